@@ -1,0 +1,1 @@
+"""Models and data that the experiments of the course run on."""

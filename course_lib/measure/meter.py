@@ -1,0 +1,239 @@
+"""The Meter: live memory of a block of training code, by phase and by category.
+
+    with Meter(model, optimizer) as meter:
+        loss_fn(model(x), y).backward()
+        optimizer.step()
+    print(meter.trace)
+
+On a CPU it counts the bytes of living tensors, exactly. On a device with an allocator (CUDA, XPU) the allocator's own
+counters give the peak, and the tensors give the time line and the categories; the difference is the trace's
+`hidden_bytes`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import warnings
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from .device import counters as counters_of
+from .device import device as default_device
+from .oracle import AllocatorOracle
+from .storages import BACKWARD, OPTIMIZER, StorageWatch
+from .trace import ALLOCATOR, CATEGORIES, LIVE_TENSOR_BYTES, PHASES, Record, Trace
+
+
+class MeterWarning(UserWarning):
+    """Something happened that the Meter cannot see, so its numbers are too low."""
+
+
+class Meter:
+    """Measure the memory of a `with` block.
+
+    model: an nn.Module or None; its parameters, buffers and existing gradients are counted from the start.
+    optimizer: a torch optimizer or None; its existing state is counted from the start.
+    device: what to count on; by default where the model's parameters are, else `measure.device()`.
+    oracle: also run the block under torch's profiler and keep the allocator's exact peak (`trace.oracle_peak_bytes`).
+    counters: the device allocator's counters; by default those of the device, None on a CPU.
+
+    While the block runs, `live_bytes` and `peak_bytes` can be read at any time. After it, `trace` is the result; it is
+    there, too, when the block ended with an exception. Meters nest. Each costs a few microseconds per operator.
+
+    Not seen: scratch inside a kernel (on a CPU; use `oracle=True`), and work done on other Python threads, for which a
+    MeterWarning is given. Activations are what the forward phase left alive when backward began: what autograd saved,
+    and what your own variables still hold.
+    """
+
+    def __init__(self, model=None, optimizer=None, *, device=None, oracle=False, counters="of the device"):
+        if model is not None and not isinstance(model, torch.nn.Module):
+            raise TypeError(f"Meter's first argument is a torch.nn.Module or None, not {type(model).__name__}.")
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            raise TypeError(f"Meter's second argument is a torch optimizer or None, not {type(optimizer).__name__}.")
+        self._model, self._optimizer = model, optimizer
+        first = next(model.parameters(), None) if model is not None else None
+        self.device = torch.device(device) if device is not None else first.device if first is not None else default_device()
+        self.counters = counters_of(self.device) if counters == "of the device" else counters
+        self.trace: Trace | None = None
+        self._oracle = AllocatorOracle(self.device) if oracle else None
+        self._watch: StorageWatch | None = None
+        self._warnings: list[str] = []
+
+    # -- while it runs -------------------------------------------------------------------------------------------------
+
+    @property
+    def live_bytes(self) -> int:
+        return self._watch.live if self._watch else self.trace.end_bytes if self.trace else 0
+
+    @property
+    def peak_bytes(self) -> int:
+        return self._watch.peak if self._watch else self.trace.peak_bytes if self.trace else 0
+
+    @contextlib.contextmanager
+    def phase(self, name: str):
+        """Name the phase of a stretch of code yourself: for updates written by hand, without a torch optimizer."""
+        if name not in PHASES:
+            raise ValueError(f"A phase is one of {', '.join(PHASES)}, not {name!r}.")
+        if self._watch is None:
+            raise RuntimeError("meter.phase(...) works inside the `with Meter(...)` block only.")
+        watch, outer = self._watch, self._watch.forced
+        watch.forced = PHASES.index(name)
+        watch.enter_phase(watch.forced)
+        try:
+            yield
+        finally:
+            after = outer if outer is not None else 0
+            watch.enter_phase(after)
+            watch.forced = outer
+
+    # -- enter and leave -----------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Meter:
+        if self._watch is not None or self.trace is not None:
+            raise RuntimeError("A Meter measures one block. Make a second Meter for another one, nested or later.")
+        self._thread = threading.get_ident()
+        self._stack = contextlib.ExitStack()
+        self._warnings = []
+        watch = StorageWatch(self.device)
+        self._seed(watch)
+        self._baseline = watch.live
+        self._allocator_peaks: dict[str, int] = {}
+        if self.counters is not None:
+            watch.on_phase = self._read_allocator
+            self._allocator_baseline = self.counters.current()
+            self.counters.reset_peak()
+        self._watch = watch
+        self._hook(watch)
+        if self._oracle is not None:
+            self._stack.enter_context(self._oracle)
+        self._stack.enter_context(watch)
+        watch.started = time.perf_counter()
+        watch.marks.append((watch.started, 0, "start", 0))
+        return self
+
+    def __exit__(self, kind, error, traceback) -> None:
+        watch, self._watch = self._watch, None
+        if threading.get_ident() != self._thread:
+            self._watch = watch
+            raise RuntimeError("A Meter must be left on the thread that entered it.")
+        watch.marks.append((time.perf_counter(), watch.phase, "end", len(watch.changes)))
+        self._stack.close()
+        watch.enter_phase(0)  # settles what the last phase left alive
+        watch.held.clear()  # drops the weak references, so nothing is counted after the end
+        self.trace = self._build(watch, f"{kind.__name__}: {error}" if kind is not None else None)
+        self._model = self._optimizer = self._oracle = None  # a finished Meter keeps nothing alive
+
+    def _seed(self, watch: StorageWatch) -> None:
+        if self._model is not None:
+            for parameter in self._model.parameters():
+                watch.seed(parameter, "parameters")
+                if parameter.grad is not None:
+                    watch.seed(parameter.grad, "gradients")
+            for buffer in self._model.buffers():
+                watch.seed(buffer, "buffers")
+        if self._optimizer is not None:
+            for parameter in (p for group in self._optimizer.param_groups for p in group["params"]):
+                watch.seed(parameter, "parameters")
+                if parameter.grad is not None:
+                    watch.seed(parameter.grad, "gradients")
+            _each_state_tensor(self._optimizer, lambda tensor: watch.seed(tensor, "optimizer state"))
+
+    def _hook(self, watch: StorageWatch) -> None:
+        """Hooks that say what a tensor is for; each also notices when it runs on a thread that we cannot see."""
+
+        def accumulated(parameter):
+            if self._visible(watch, "backward") and parameter.grad is not None:
+                watch.tag(parameter.grad, "gradients")
+
+        def before_step(optimizer, args, kwargs):
+            if self._visible(watch, "optimizer.step"):
+                watch.stepping = True
+
+        def after_step(optimizer, args, kwargs):
+            if watch.stepping:
+                watch.stepping = False
+                _each_state_tensor(optimizer, lambda tensor: watch.tag(tensor, "optimizer state"))
+                watch.enter_phase(0)
+
+        def before_forward(module, args):
+            self._visible(watch, "forward")
+
+        handles = [register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)]
+        if self._model is not None:
+            handles.append(self._model.register_forward_pre_hook(before_forward))
+            for parameter in self._model.parameters():
+                if parameter.requires_grad and parameter.is_leaf:
+                    handles.append(parameter.register_post_accumulate_grad_hook(accumulated))
+        for handle in handles:
+            self._stack.callback(handle.remove)
+
+    def _visible(self, watch: StorageWatch, what: str) -> bool:
+        if any(mode is watch for mode in _get_current_dispatch_mode_stack()):
+            return True
+        message = (
+            f"{what} ran on a thread that this Meter does not see, so its tensors are not counted. "
+            "Enter the Meter on the thread that does the work."
+        )
+        if message not in self._warnings:
+            self._warnings.append(message)
+            warnings.warn(message, MeterWarning, stacklevel=3)
+        return False
+
+    # -- results -------------------------------------------------------------------------------------------------------
+
+    def _read_allocator(self, phase: int) -> None:
+        name = PHASES[phase]
+        self._allocator_peaks[name] = max(self._allocator_peaks.get(name, 0), self.counters.peak())
+        self.counters.reset_peak()
+
+    def _build(self, watch: StorageWatch, error: str | None) -> Trace:
+        records = replay(watch)
+        peak = max(record.live_bytes for record in records)
+        fields = dict(device=str(self.device), source=LIVE_TENSOR_BYTES, baseline_bytes=records[0].live_bytes)
+        if self.counters is not None:
+            allocator_peak = max(self._allocator_peaks.values())
+            fields.update(
+                source=ALLOCATOR,
+                baseline_bytes=self._allocator_baseline,
+                allocator_peak_by_phase=self._allocator_peaks,
+                hidden_bytes=allocator_peak - peak,
+            )
+            peak = allocator_peak
+        if self._oracle is not None:
+            fields["oracle_peak_bytes"] = records[0].live_bytes + self._oracle.peak_above_start()
+        return Trace(peak_bytes=peak, records=records, error=error, warnings=tuple(self._warnings), **fields)
+
+
+def replay(watch: StorageWatch) -> tuple:
+    """The time line, from the log of a watch: one Record per operator, with what is now known about every storage."""
+    totals = dict.fromkeys(CATEGORIES, 0)
+    before = {id(held) for held in watch.before}
+    for held in watch.before:  # what there was at the start: what is left of it, less what happened to it since
+        totals[held.category] += held.nbytes if held.alive else 0
+    for held, change in watch.changes:
+        if id(held) in before:
+            totals[held.category] -= change
+    live = peak = sum(totals.values())
+    records, done = [], 0
+    for t, phase, func, upto in watch.marks:
+        for held, change in watch.changes[done:upto]:
+            totals[held.category or "temporary"] += change
+            live += change
+        done = upto
+        peak = max(peak, live)
+        op = func if isinstance(func, str) else str(getattr(func, "overloadpacket", func))
+        by_category = {category: nbytes for category, nbytes in totals.items() if nbytes}
+        records.append(Record(t - watch.started, PHASES[phase], op, live, peak, by_category))
+    return tuple(records)
+
+
+def _each_state_tensor(optimizer, visit) -> None:
+    for state in optimizer.state.values():
+        for value in state.values() if isinstance(state, dict) else ():
+            for tensor in value if isinstance(value, (list, tuple)) else (value,):
+                if isinstance(tensor, torch.Tensor):
+                    visit(tensor)

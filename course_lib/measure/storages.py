@@ -1,0 +1,256 @@
+"""Which storages are alive, and how many bytes they hold: the bookkeeping under the Meter.
+
+A tensor is a view on a *storage*; the storage owns the bytes. So we count storages, each once. PyTorch shows every
+operator call to a `TorchDispatchMode`; an unknown storage in an operator's output was just allocated. A weak reference
+with a callback tells us the moment it dies. Nothing here keeps a storage alive.
+
+What this cannot see: scratch memory that a kernel allocates and frees inside one call; tensors made by C++ without an
+operator call (the RNG state); operators on another Python thread (modes are thread-local; the Meter warns).
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from operator import attrgetter
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
+
+from .trace import PHASES
+
+FORWARD, RECOMPUTE, BACKWARD, OPTIMIZER = range(len(PHASES))
+DIFFERENTIABLE_BACKWARD = len(PHASES)  # backward with create_graph: what it leaves alive waits for a second backward
+
+# CUDA hands out blocks in multiples of 512 bytes, so a 4-byte loss takes 512 (c10/cuda/CUDACachingAllocator).
+ROUNDING = {"cuda": 512}
+
+
+class Held(weakref.ref):
+    """A weak reference to one storage, with what we know of it."""
+
+    __slots__ = ("key", "nbytes", "category", "alive", "born")
+
+
+class StorageWatch(TorchDispatchMode):
+    """Sees every operator on this thread. Keeps `live`, `peak`, and a log from which the time line is replayed.
+
+    The log is two lists: `changes` of (held storage, bytes added or removed) and `marks`, one per operator, of
+    (time, phase, operator, number of changes so far). Storages get their category after the fact, so no operator waits
+    for a classification.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, device: torch.device):
+        super().__init__()
+        self.live = self.peak = 0
+        self.held: dict[int, Held] = {}
+        self.before: list[Held] = []  # existed before the block was entered
+        self.changes: list[tuple[Held, int]] = []
+        self.marks: list[tuple[float, int, object, int]] = []
+        self.phase = self.born = FORWARD
+        self.stepping, self.forced = False, None
+        self.on_phase = lambda old: None  # the Meter reads allocator peaks here
+        self._span: list[Held] = []  # storages made in the current phase
+        self._on_device = attrgetter(f"is_{device.type}")
+        self._unit = ROUNDING.get(device.type, 1)
+        self._kinds: dict = {}
+        self.started = time.perf_counter()
+
+    # -- storages ----------------------------------------------------------------------------------------------------
+
+    def _size(self, storage) -> int:
+        nbytes = storage.nbytes()
+        return nbytes if self._unit == 1 else -(-nbytes // self._unit) * self._unit
+
+    def _hold(self, key, storage, category) -> Held:
+        held = Held(storage, self._died)
+        held.key, held.category, held.alive, held.born = key, category, True, self.born
+        held.nbytes = self._size(storage)
+        self.held[key] = held
+        self.live += held.nbytes
+        return held
+
+    def _died(self, held: Held) -> None:
+        held.alive = False
+        self.live -= held.nbytes
+        self.changes.append((held, -held.nbytes))
+        if self.held.get(held.key) is held:
+            del self.held[held.key]
+
+    def seed(self, tensor, category: str) -> None:
+        """Count a tensor that was there before the block. The first category given to a storage stays."""
+        for storage in _storages(tensor, self._on_device):
+            key = storage._cdata
+            held = self.held.get(key)
+            if held is None:
+                held = self._hold(key, storage, category)
+                self.before.append(held)
+                # It has been alive all the time, so every earlier total, the peak too, was this much higher.
+                self.peak = max(self.peak + held.nbytes, self.live)
+
+    def tag(self, tensor, category: str) -> None:
+        """Say what a tensor is for. Unknown storages are ignored."""
+        for storage in _storages(tensor, self._on_device):
+            held = self.held.get(storage._cdata)
+            if held is not None:
+                held.category = category
+
+    def _made(self, tensor) -> None:
+        """An operator returned this tensor: new storage, or a known one that may have been resized."""
+        if type(tensor) is not torch.Tensor and not isinstance(tensor, torch.Tensor):
+            return
+        for storage in (
+            (tensor.untyped_storage(),)
+            if tensor.layout is torch.strided and self._on_device(tensor)
+            else _storages(tensor, self._on_device)
+        ):
+            key = storage._cdata
+            held = self.held.get(key)
+            if held is None:
+                held = self._hold(key, storage, None)
+                self.changes.append((held, held.nbytes))
+                self._span.append(held)
+            else:
+                grown = self._size(storage) - held.nbytes
+                if grown:
+                    held.nbytes += grown
+                    self.live += grown
+                    self.changes.append((held, grown))
+
+    def _met(self, argument) -> None:
+        """An operator was given this argument. A storage that we never saw made was there before the block."""
+        if isinstance(argument, torch.Tensor):
+            if argument.layout is torch.strided and self._on_device(argument):
+                storage = argument.untyped_storage()
+                if storage._cdata in self.held:
+                    return
+                if not storage.resizable() or storage.is_shared():
+                    # Memory that NumPy or a DataLoader worker owns: it comes with every batch, so it was not there from
+                    # the start. It counts from the moment it is first used.
+                    self._made(argument)
+                    self.tag(argument, "inputs")
+                    return
+            self.seed(argument, "parameters" if isinstance(argument, torch.nn.Parameter) else "inputs")
+        elif isinstance(argument, (list, tuple)):
+            for part in argument:
+                self._met(part)
+
+    # -- operators -----------------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        for kind in types:
+            if is_traceable_wrapper_subclass_type(kind):
+                return NotImplemented  # let DTensor and its kind unwrap first; we then see the tensors inside
+        phase = self._current_phase()
+        if phase != self.phase:
+            self.enter_phase(phase)
+        kind = self._kinds.get(func)
+        if kind is None:
+            kind = self._kinds[func] = _kind(func)
+        if kind is not FRESH:
+            for argument in args:
+                self._met(argument)
+            if kwargs:
+                for argument in kwargs.values():
+                    self._met(argument)
+        out = func(*args, **kwargs) if kwargs else func(*args)
+        if kind is not VIEW:
+            if isinstance(out, (list, tuple)):
+                for part in out:
+                    self._made(part)
+            else:
+                self._made(out)
+            if self.live > self.peak:
+                self.peak = self.live
+        self.marks.append((time.perf_counter(), phase, func, len(self.changes)))
+        return out
+
+    # -- phases --------------------------------------------------------------------------------------------------------
+
+    def _current_phase(self) -> int:
+        if self.forced is not None:
+            phase = self.forced
+        elif torch._C._current_graph_task_id() != -1:  # the autograd engine is running
+            phase = self._phase_inside_backward()
+            if phase == DIFFERENTIABLE_BACKWARD:
+                self.born = phase
+                return BACKWARD
+        elif not torch.is_grad_enabled() and (self.stepping or self.phase in (BACKWARD, RECOMPUTE, OPTIMIZER)):
+            phase = OPTIMIZER  # the update itself, or what comes between backward and update: clipping, unscaling
+        else:
+            phase = FORWARD
+        self.born = phase
+        return phase
+
+    @staticmethod
+    def _phase_inside_backward() -> int:
+        if not torch.is_grad_enabled():
+            return BACKWARD
+        # Operations are being recorded inside backward. Either a checkpoint runs its region again, or the user asked for
+        # create_graph, which keeps the graph; then only a recompute has hooks on the tensors it saves.
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            return RECOMPUTE
+        hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+        return RECOMPUTE if hooked else DIFFERENTIABLE_BACKWARD
+
+    def enter_phase(self, new: int) -> None:
+        """Close the current phase: what it made and left alive now shows what it was for."""
+        old = self.phase
+        if old == FORWARD and new in (BACKWARD, RECOMPUTE):
+            self._take_back_root_gradient()
+            self._settle(FORWARD, "activations")
+        elif old == RECOMPUTE:
+            self._settle(RECOMPUTE, "recomputed")
+        elif old == OPTIMIZER and self.forced is not None:
+            self._settle(OPTIMIZER, "optimizer state")
+        if new in (FORWARD, OPTIMIZER):
+            self._settle(BACKWARD, "gradients")
+            self._settle(DIFFERENTIABLE_BACKWARD, "activations")
+            self._span.clear()
+        self.phase = new
+        self.on_phase(old)
+
+    def _settle(self, born: int, category: str) -> None:
+        for held in self._span:
+            if held.born == born and held.alive and held.category is None:
+                held.category = category
+
+    def _take_back_root_gradient(self) -> None:
+        """`loss.backward()` makes its first gradient, ones_like(loss), before the engine runs: it belongs to backward."""
+        if self.marks and self._span and self.marks[-1][2] is torch.ops.aten.ones_like.default:
+            t, _, func, changes = self.marks[-1]
+            self.marks[-1] = (t, BACKWARD, func, changes)
+            self._span[-1].born = BACKWARD
+
+
+VIEW, FRESH, PLAIN = "view", "fresh", "plain"
+
+
+def _kind(func) -> str:
+    """VIEW: returns views of its arguments and allocates nothing. FRESH: wraps a brand-new tensor, not one met before."""
+    name = str(func)
+    if name.startswith("aten.lift_fresh"):
+        return FRESH
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.returns:
+        return PLAIN
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        return PLAIN  # reshape, contiguous, to: a view or a copy, as it turns out (seen only in inference mode)
+    views = all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+    return VIEW if views else PLAIN
+
+
+def _storages(tensor, on_device) -> list:
+    """The storages that hold a tensor's bytes on this device: one for a dense tensor, several for a sparse one."""
+    if not isinstance(tensor, torch.Tensor) or not on_device(tensor):
+        return []
+    if tensor.layout is torch.strided:
+        return [tensor.untyped_storage()]
+    if tensor.layout is torch.sparse_coo:
+        return [part.untyped_storage() for part in (tensor._indices(), tensor._values())]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        parts = (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+        return [part.untyped_storage() for part in parts]
+    return []  # opaque layouts (mkldnn) own no storage that can be asked
