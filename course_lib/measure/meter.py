@@ -116,15 +116,15 @@ class Meter:
         return self
 
     def __exit__(self, kind, error, traceback) -> None:
-        watch, self._watch = self._watch, None
         if threading.get_ident() != self._thread:
-            self._watch = watch
             raise RuntimeError("A Meter must be left on the thread that entered it.")
+        watch = self._watch
         watch.marks.append((time.perf_counter(), watch.phase, "end", len(watch.changes)))
         self._stack.close()
         watch.enter_phase(0)  # settles what the last phase left alive
         watch.held.clear()  # drops the weak references, so nothing is counted after the end
         self.trace = self._build(watch, f"{kind.__name__}: {error}" if kind is not None else None)
+        self._watch = None
         self._model = self._optimizer = self._oracle = None  # a finished Meter keeps nothing alive
 
     def _seed(self, watch: StorageWatch) -> None:

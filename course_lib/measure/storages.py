@@ -143,12 +143,14 @@ class StorageWatch(TorchDispatchMode):
         for kind in types:
             if is_traceable_wrapper_subclass_type(kind):
                 return NotImplemented  # let DTensor and its kind unwrap first; we then see the tensors inside
-        phase = self._current_phase()
-        if phase != self.phase:
-            self.enter_phase(phase)
         kind = self._kinds.get(func)
         if kind is None:
             kind = self._kinds[func] = _kind(func)
+        if kind is NOTE:
+            return func(*args, **(kwargs or {}))
+        phase = self._current_phase()
+        if phase != self.phase:
+            self.enter_phase(phase)
         if kind is not FRESH:
             for argument in args:
                 self._met(argument)
@@ -225,14 +227,20 @@ class StorageWatch(TorchDispatchMode):
             self._span[-1].born = BACKWARD
 
 
-VIEW, FRESH, PLAIN = "view", "fresh", "plain"
+VIEW, FRESH, NOTE, PLAIN = "view", "fresh", "note", "plain"
 
 
 def _kind(func) -> str:
-    """VIEW: returns views of its arguments and allocates nothing. FRESH: wraps a brand-new tensor, not one met before."""
+    """What an operator does to memory.
+
+    VIEW: returns views of its arguments. FRESH: wraps a tensor that was made a moment ago, in C++. NOTE: touches no
+    tensor's bytes (questions about a device, marks for the profiler). PLAIN: anything else.
+    """
     name = str(func)
     if name.startswith("aten.lift_fresh"):
         return FRESH
+    if name.startswith(("prim.", "profiler.")):
+        return NOTE
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.returns:
         return PLAIN
