@@ -1,0 +1,1 @@
+"""Sets the course up and starts it. Standard library only: it runs before anything is installed."""
