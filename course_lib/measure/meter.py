@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from .device import counters as counters_of
 from .device import device as default_device
 from .oracle import AllocatorOracle
-from .storages import BACKWARD, OPTIMIZER, StorageWatch
+from .storages import Resize, StorageWatch
 from .trace import ALLOCATOR, CATEGORIES, LIVE_TENSOR_BYTES, PHASES, Record, Trace
 
 
@@ -58,10 +58,18 @@ class Meter:
         first = next(model.parameters(), None) if model is not None else None
         self.device = torch.device(device) if device is not None else first.device if first is not None else default_device()
         self.counters = counters_of(self.device) if counters == "of the device" else counters
-        self.trace: Trace | None = None
+        self._trace: Trace | None = None
+        self._finish = None  # builds the trace when it is first read, so that nobody pays who does not look
         self._oracle = AllocatorOracle(self.device) if oracle else None
         self._watch: StorageWatch | None = None
         self._warnings: list[str] = []
+
+    @property
+    def trace(self) -> Trace | None:
+        """The result, once the block has ended; None before."""
+        if self._trace is None and self._finish is not None:
+            self._trace, self._finish = self._finish(), None
+        return self._trace
 
     # -- while it runs -------------------------------------------------------------------------------------------------
 
@@ -93,7 +101,7 @@ class Meter:
     # -- enter and leave -----------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Meter:
-        if self._watch is not None or self.trace is not None:
+        if self._watch is not None or self._finish is not None or self._trace is not None:
             raise RuntimeError("A Meter measures one block. Make a second Meter for another one, nested or later.")
         self._thread = threading.get_ident()
         self._stack = contextlib.ExitStack()
@@ -112,20 +120,21 @@ class Meter:
             self._stack.enter_context(self._oracle)
         self._stack.enter_context(watch)
         watch.started = time.perf_counter()
-        watch.marks.append((watch.started, 0, "start", 0))
+        watch.log.append((watch.started, 0, "start"))
         return self
 
     def __exit__(self, kind, error, traceback) -> None:
         if threading.get_ident() != self._thread:
             raise RuntimeError("A Meter must be left on the thread that entered it.")
         watch = self._watch
-        watch.marks.append((time.perf_counter(), watch.phase, "end", len(watch.changes)))
+        watch.log.append((time.perf_counter(), watch.phase, "end"))
         self._stack.close()
         watch.enter_phase(0)  # settles what the last phase left alive
         watch.held.clear()  # drops the weak references, so nothing is counted after the end
-        self.trace = self._build(watch, f"{kind.__name__}: {error}" if kind is not None else None)
-        self._watch = None
-        self._model = self._optimizer = self._oracle = None  # a finished Meter keeps nothing alive
+        ended = f"{kind.__name__}: {error}" if kind is not None else None
+        oracle, self._oracle = self._oracle, None
+        self._finish = lambda: self._build(watch, oracle, ended)
+        self._watch = self._model = self._optimizer = None  # a finished Meter keeps no tensor alive
 
     def _seed(self, watch: StorageWatch) -> None:
         if self._model is not None:
@@ -143,14 +152,11 @@ class Meter:
             _each_state_tensor(self._optimizer, lambda tensor: watch.seed(tensor, "optimizer state"))
 
     def _hook(self, watch: StorageWatch) -> None:
-        """Hooks that say what a tensor is for; each also notices when it runs on a thread that we cannot see."""
-
-        def accumulated(parameter):
-            if self._visible(watch, "backward") and parameter.grad is not None:
-                watch.tag(parameter.grad, "gradients")
+        """Few hooks, since each costs: they tag what a step leaves behind, and notice work on a thread we cannot see."""
 
         def before_step(optimizer, args, kwargs):
             if self._visible(watch, "optimizer.step"):
+                _tag_gradients(watch, (p for group in optimizer.param_groups for p in group["params"]))
                 watch.stepping = True
 
         def after_step(optimizer, args, kwargs):
@@ -162,12 +168,15 @@ class Meter:
         def before_forward(module, args):
             self._visible(watch, "forward")
 
+        def in_backward(parameter):
+            self._visible(watch, "backward")
+
         handles = [register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)]
         if self._model is not None:
             handles.append(self._model.register_forward_pre_hook(before_forward))
-            for parameter in self._model.parameters():
-                if parameter.requires_grad and parameter.is_leaf:
-                    handles.append(parameter.register_post_accumulate_grad_hook(accumulated))
+            trained = [p for p in self._model.parameters() if p.requires_grad and p.is_leaf]
+            if trained:
+                handles.append(trained[0].register_post_accumulate_grad_hook(in_backward))
         for handle in handles:
             self._stack.callback(handle.remove)
 
@@ -190,7 +199,7 @@ class Meter:
         self._allocator_peaks[name] = max(self._allocator_peaks.get(name, 0), self.counters.peak())
         self.counters.reset_peak()
 
-    def _build(self, watch: StorageWatch, error: str | None) -> Trace:
+    def _build(self, watch: StorageWatch, oracle: AllocatorOracle | None, error: str | None) -> Trace:
         records = replay(watch)
         peak = max(record.live_bytes for record in records)
         fields = dict(device=str(self.device), source=LIVE_TENSOR_BYTES, baseline_bytes=records[0].live_bytes)
@@ -203,32 +212,46 @@ class Meter:
                 hidden_bytes=allocator_peak - peak,
             )
             peak = allocator_peak
-        if self._oracle is not None:
-            fields["oracle_peak_bytes"] = records[0].live_bytes + self._oracle.peak_above_start()
+        if oracle is not None:
+            fields["oracle_peak_bytes"] = records[0].live_bytes + oracle.peak_above_start()
         return Trace(peak_bytes=peak, records=records, error=error, warnings=tuple(self._warnings), **fields)
 
 
 def replay(watch: StorageWatch) -> tuple:
     """The time line, from the log of a watch: one Record per operator, with what is now known about every storage."""
-    totals = dict.fromkeys(CATEGORIES, 0)
-    before = {id(held) for held in watch.before}
-    for held in watch.before:  # what there was at the start: what is left of it, less what happened to it since
-        totals[held.category] += held.nbytes if held.alive else 0
-    for held, change in watch.changes:
-        if id(held) in before:
-            totals[held.category] -= change
-    live = peak = sum(totals.values())
-    records, done = [], 0
-    for t, phase, func, upto in watch.marks:
-        for held, change in watch.changes[done:upto]:
-            totals[held.category or "temporary"] += change
-            live += change
-        done = upto
-        peak = max(peak, live)
-        op = func if isinstance(func, str) else str(getattr(func, "overloadpacket", func))
-        by_category = {category: nbytes for category, nbytes in totals.items() if nbytes}
-        records.append(Record(t - watch.started, PHASES[phase], op, live, peak, by_category))
+    first_size: dict = {}  # a storage's size when it was made: its last size, less how it grew
+    for event in watch.log:
+        if type(event) is Resize:
+            first_size[id(event.held)] = first_size.get(id(event.held), event.held.nbytes) - event.grown
+    totals, alive = dict.fromkeys(CATEGORIES, 0), {}
+    for held in watch.before:
+        alive[id(held)] = first_size.get(id(held), held.nbytes)
+        totals[held.category] += alive[id(held)]
+    peak, records = 0, []
+    for event in watch.log:
+        if type(event) is tuple:
+            t, phase, func = event
+            by_category = {category: nbytes for category, nbytes in totals.items() if nbytes}
+            live = sum(by_category.values())
+            peak = max(peak, live)
+            op = func if isinstance(func, str) else str(getattr(func, "overloadpacket", func))
+            records.append(Record(t - watch.started, PHASES[phase], op, live, peak, by_category))
+            continue
+        held, change = event if type(event) is Resize else (event, 0)
+        if change:
+            alive[id(held)] += change
+        elif id(held) in alive:
+            change = -alive.pop(id(held))  # its second mention: it died
+        else:
+            change = alive[id(held)] = first_size.get(id(held), held.nbytes)
+        totals[held.category or "temporary"] += change
     return tuple(records)
+
+
+def _tag_gradients(watch: StorageWatch, parameters) -> None:
+    for parameter in parameters:
+        if parameter.grad is not None:
+            watch.tag(parameter.grad, "gradients")
 
 
 def _each_state_tensor(optimizer, visit) -> None:

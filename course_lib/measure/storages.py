@@ -10,9 +10,10 @@ operator call (the RNG state); operators on another Python thread (modes are thr
 
 from __future__ import annotations
 
-import time
 import weakref
 from operator import attrgetter
+from time import perf_counter
+from typing import NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
@@ -22,22 +23,32 @@ from .trace import PHASES
 FORWARD, RECOMPUTE, BACKWARD, OPTIMIZER = range(len(PHASES))
 DIFFERENTIABLE_BACKWARD = len(PHASES)  # backward with create_graph: what it leaves alive waits for a second backward
 
+graph_task, grad_enabled = torch._C._current_graph_task_id, torch.is_grad_enabled
+STRIDED = torch.strided
+DENSE = frozenset({torch.Tensor, torch.nn.Parameter})
+PLAIN_VALUES = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
+
 # CUDA hands out blocks in multiples of 512 bytes, so a 4-byte loss takes 512 (c10/cuda/CUDACachingAllocator).
 ROUNDING = {"cuda": 512}
 
 
 class Held(weakref.ref):
-    """A weak reference to one storage, with what we know of it."""
+    """A weak reference to one storage, with what we know of it. `key` is None once the storage has died."""
 
-    __slots__ = ("key", "nbytes", "category", "alive", "born")
+    __slots__ = ("key", "raw", "nbytes", "category", "born")
+
+
+class Resize(NamedTuple):
+    held: Held
+    grown: int  # bytes, negative when it shrank
 
 
 class StorageWatch(TorchDispatchMode):
     """Sees every operator on this thread. Keeps `live`, `peak`, and a log from which the time line is replayed.
 
-    The log is two lists: `changes` of (held storage, bytes added or removed) and `marks`, one per operator, of
-    (time, phase, operator, number of changes so far). Storages get their category after the fact, so no operator waits
-    for a classification.
+    The log is one list, in order of events: a `Held` when its storage was made and the same `Held` again when it died, a
+    `Resize`, and a tuple (time, phase, operator) after each operator. Storages get their category after the fact, so no operator waits for a
+    classification.
     """
 
     supports_higher_order_operators = True
@@ -47,45 +58,48 @@ class StorageWatch(TorchDispatchMode):
         self.live = self.peak = 0
         self.held: dict[int, Held] = {}
         self.before: list[Held] = []  # existed before the block was entered
-        self.changes: list[tuple[Held, int]] = []
-        self.marks: list[tuple[float, int, object, int]] = []
+        self.log: list = []
         self.phase = self.born = FORWARD
         self.stepping, self.forced = False, None
         self.on_phase = lambda old: None  # the Meter reads allocator peaks here
-        self._span: list[Held] = []  # storages made in the current phase
+        self._span = 0  # where in the log the oldest storage without a category may stand
+        self._callback = self._died  # bound once, not at every storage
         self._on_device = attrgetter(f"is_{device.type}")
         self._unit = ROUNDING.get(device.type, 1)
         self._kinds: dict = {}
-        self.started = time.perf_counter()
+        self.started = perf_counter()
 
     # -- storages ----------------------------------------------------------------------------------------------------
 
-    def _size(self, storage) -> int:
-        nbytes = storage.nbytes()
-        return nbytes if self._unit == 1 else -(-nbytes // self._unit) * self._unit
-
-    def _hold(self, key, storage, category) -> Held:
-        held = Held(storage, self._died)
-        held.key, held.category, held.alive, held.born = key, category, True, self.born
-        held.nbytes = self._size(storage)
-        self.held[key] = held
-        self.live += held.nbytes
+    def _hold(self, storage, category) -> Held:
+        held = Held(storage, self._callback)
+        held.key, held.raw, held.category, held.born = storage._cdata, storage.nbytes(), category, self.born
+        held.nbytes = nbytes = held.raw if self._unit == 1 else self._round(held.raw)
+        self.held[held.key] = held
+        self.live += nbytes
         return held
 
+    def _resized(self, held: Held, storage) -> None:
+        held.raw = storage.nbytes()
+        grown = self._round(held.raw) - held.nbytes
+        held.nbytes += grown
+        self.live += grown
+        self.log.append(Resize(held, grown))
+
+    def _round(self, nbytes: int) -> int:
+        return -(-nbytes // self._unit) * self._unit
+
     def _died(self, held: Held) -> None:
-        held.alive = False
         self.live -= held.nbytes
-        self.changes.append((held, -held.nbytes))
-        if self.held.get(held.key) is held:
-            del self.held[held.key]
+        self.log.append(held)
+        self.held.pop(held.key, None)
+        held.key = None
 
     def seed(self, tensor, category: str) -> None:
         """Count a tensor that was there before the block. The first category given to a storage stays."""
         for storage in _storages(tensor, self._on_device):
-            key = storage._cdata
-            held = self.held.get(key)
-            if held is None:
-                held = self._hold(key, storage, category)
+            if storage._cdata not in self.held:
+                held = self._hold(storage, category)
                 self.before.append(held)
                 # It has been alive all the time, so every earlier total, the peak too, was this much higher.
                 self.peak = max(self.peak + held.nbytes, self.live)
@@ -98,51 +112,45 @@ class StorageWatch(TorchDispatchMode):
                 held.category = category
 
     def _made(self, tensor) -> None:
-        """An operator returned this tensor: new storage, or a known one that may have been resized."""
-        if type(tensor) is not torch.Tensor and not isinstance(tensor, torch.Tensor):
+        """An operator returned this: new storage, or a known one that may have been resized. Lists are looked into."""
+        if isinstance(tensor, (list, tuple)):
+            for part in tensor:
+                self._made(part)
             return
-        for storage in (
-            (tensor.untyped_storage(),)
-            if tensor.layout is torch.strided and self._on_device(tensor)
-            else _storages(tensor, self._on_device)
-        ):
-            key = storage._cdata
-            held = self.held.get(key)
+        for storage in _storages(tensor, self._on_device):
+            held = self.held.get(storage._cdata)
             if held is None:
-                held = self._hold(key, storage, None)
-                self.changes.append((held, held.nbytes))
-                self._span.append(held)
-            else:
-                grown = self._size(storage) - held.nbytes
-                if grown:
-                    held.nbytes += grown
-                    self.live += grown
-                    self.changes.append((held, grown))
+                self.log.append(self._hold(storage, None))
+            elif held.raw != storage.nbytes():
+                self._resized(held, storage)
 
     def _met(self, argument) -> None:
-        """An operator was given this argument. A storage that we never saw made was there before the block."""
-        if isinstance(argument, torch.Tensor):
-            if argument.layout is torch.strided and self._on_device(argument):
-                storage = argument.untyped_storage()
+        """An operator was given this. A storage that we never saw made was there before the block."""
+        if isinstance(argument, (list, tuple)):
+            for part in argument:
+                self._met(part)
+        elif isinstance(argument, torch.Tensor):
+            for storage in _storages(argument, self._on_device):
                 if storage._cdata in self.held:
-                    return
+                    continue
                 if not storage.resizable() or storage.is_shared():
                     # Memory that NumPy or a DataLoader worker owns: it comes with every batch, so it was not there from
                     # the start. It counts from the moment it is first used.
                     self._made(argument)
                     self.tag(argument, "inputs")
-                    return
-            self.seed(argument, "parameters" if isinstance(argument, torch.nn.Parameter) else "inputs")
-        elif isinstance(argument, (list, tuple)):
-            for part in argument:
-                self._met(part)
+                else:
+                    self.seed(argument, "parameters" if isinstance(argument, torch.nn.Parameter) else "inputs")
 
     # -- operators -----------------------------------------------------------------------------------------------------
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # saves a wrapper around every call; nothing in here is worth compiling
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        for kind in types:
-            if is_traceable_wrapper_subclass_type(kind):
-                return NotImplemented  # let DTensor and its kind unwrap first; we then see the tensors inside
+        # The fast path of this function is the cost of the Meter: it is written out, not factored.
+        if types and any(map(is_traceable_wrapper_subclass_type, types)):
+            return NotImplemented  # let DTensor and its kind unwrap first; we then see the tensors inside
         kind = self._kinds.get(func)
         if kind is None:
             kind = self._kinds[func] = _kind(func)
@@ -152,21 +160,30 @@ class StorageWatch(TorchDispatchMode):
         if phase != self.phase:
             self.enter_phase(phase)
         if kind is not FRESH:
+            held = self.held
             for argument in args:
-                self._met(argument)
-            if kwargs:
-                for argument in kwargs.values():
+                shape = type(argument)
+                if shape in DENSE:
+                    if argument.layout is not STRIDED or argument.untyped_storage()._cdata not in held:
+                        self._met(argument)
+                elif shape not in PLAIN_VALUES:
                     self._met(argument)
+            if kwargs:
+                self._met(list(kwargs.values()))
         out = func(*args, **kwargs) if kwargs else func(*args)
         if kind is not VIEW:
-            if isinstance(out, (list, tuple)):
-                for part in out:
-                    self._made(part)
+            if type(out) in DENSE and out.layout is STRIDED and self._on_device(out):
+                storage = out.untyped_storage()
+                known = self.held.get(storage._cdata)
+                if known is None:
+                    self.log.append(self._hold(storage, None))
+                elif known.raw != storage.nbytes():
+                    self._resized(known, storage)
             else:
                 self._made(out)
             if self.live > self.peak:
                 self.peak = self.live
-        self.marks.append((time.perf_counter(), phase, func, len(self.changes)))
+        self.log.append((perf_counter(), phase, func))
         return out
 
     # -- phases --------------------------------------------------------------------------------------------------------
@@ -174,12 +191,12 @@ class StorageWatch(TorchDispatchMode):
     def _current_phase(self) -> int:
         if self.forced is not None:
             phase = self.forced
-        elif torch._C._current_graph_task_id() != -1:  # the autograd engine is running
+        elif graph_task() != -1:  # the autograd engine is running
             phase = self._phase_inside_backward()
             if phase == DIFFERENTIABLE_BACKWARD:
                 self.born = phase
                 return BACKWARD
-        elif not torch.is_grad_enabled() and (self.stepping or self.phase in (BACKWARD, RECOMPUTE, OPTIMIZER)):
+        elif not grad_enabled() and (self.stepping or self.phase in (BACKWARD, RECOMPUTE, OPTIMIZER)):
             phase = OPTIMIZER  # the update itself, or what comes between backward and update: clipping, unscaling
         else:
             phase = FORWARD
@@ -188,7 +205,7 @@ class StorageWatch(TorchDispatchMode):
 
     @staticmethod
     def _phase_inside_backward() -> int:
-        if not torch.is_grad_enabled():
+        if not grad_enabled():
             return BACKWARD
         # Operations are being recorded inside backward. Either a checkpoint runs its region again, or the user asked for
         # create_graph, which keeps the graph; then only a recompute has hooks on the tensors it saves.
@@ -210,21 +227,22 @@ class StorageWatch(TorchDispatchMode):
         if new in (FORWARD, OPTIMIZER):
             self._settle(BACKWARD, "gradients")
             self._settle(DIFFERENTIABLE_BACKWARD, "activations")
-            self._span.clear()
+            self._span = len(self.log)
         self.phase = new
         self.on_phase(old)
 
     def _settle(self, born: int, category: str) -> None:
-        for held in self._span:
-            if held.born == born and held.alive and held.category is None:
-                held.category = category
+        for event in self.log[self._span :]:
+            if type(event) is Held and event.born == born and event.key is not None and event.category is None:
+                event.category = category
 
     def _take_back_root_gradient(self) -> None:
         """`loss.backward()` makes its first gradient, ones_like(loss), before the engine runs: it belongs to backward."""
-        if self.marks and self._span and self.marks[-1][2] is torch.ops.aten.ones_like.default:
-            t, _, func, changes = self.marks[-1]
-            self.marks[-1] = (t, BACKWARD, func, changes)
-            self._span[-1].born = BACKWARD
+        if type(self.log[-1]) is tuple and self.log[-1][2] is torch.ops.aten.ones_like.default:
+            made, (t, _, func) = self.log[-2], self.log[-1]
+            self.log[-1] = (t, BACKWARD, func)
+            if type(made) is Held:
+                made.born = BACKWARD
 
 
 VIEW, FRESH, NOTE, PLAIN = "view", "fresh", "note", "plain"
