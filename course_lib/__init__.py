@@ -29,7 +29,7 @@ def __getattr__(name):
         missing = getattr(error, "name", None) or ""
         if not missing or missing.split(".")[0] == "course_lib":
             raise
-        raise _outside(missing)
+        raise _outside(missing) from None
     globals()[name] = value
     return value
 
@@ -39,8 +39,8 @@ def _outside(missing):
     import sys
 
     return ImportError(
-        "%s is missing in the Python that runs this (%s). Start the course with `python -m course_lib lab` in "
-        "the course folder and open the notebook there." % (missing, sys.executable),
+        "%s is missing in the Python that runs this (%s). Start the course with `python -m course_lib lab` "
+        "in the course folder and open the notebook there." % (missing, sys.executable),
         name=missing,
     )
 

@@ -11,10 +11,10 @@ NEEDED = (3, 11)
 
 # name: (where the function is, does it set up its own environment, what it does)
 COMMANDS = {
-    "lab": ("course_lib.bootstrap.lab:main", True, "set up what is missing, open JupyterLab on 00_start_here"),
-    "test": ("course_lib.bootstrap.suite:main", True, "set up what is missing, run all tests and notebooks"),
+    "lab": ("course_lib.bootstrap.lab:main", True, "set up what is missing and open JupyterLab"),
+    "test": ("course_lib.bootstrap.suite:main", True, "set up what is missing and run everything"),
     "status": ("course_lib.exercises.progress:main", False, "show which exercises you have passed"),
-    "solve": ("course_lib.exercises.solve:main", False, "write copies of the notebooks with the answers filled in"),
+    "solve": ("course_lib.exercises.solve:main", False, "write copies of the notebooks with all answers"),
     "figures": ("course_lib.show.figures:main", False, "draw figures/*.svg again from figures/data/*.json"),
     "record": ("course_lib.experiments.record:main", False, "measure the recorded grid on this device"),
 }
@@ -33,8 +33,8 @@ def too_old(version):
     if tuple(version[:2]) >= NEEDED:
         return None
     return (
-        "The course needs Python %d.%d or newer, and this is Python %d.%d (%s): install a newer one and run the "
-        "same command with it." % (NEEDED + tuple(version[:2]) + (sys.executable,))
+        "The course needs Python %d.%d or newer, and this is Python %d.%d (%s): install a newer one and run "
+        "the same command with it." % (NEEDED + tuple(version[:2]) + (sys.executable,))
     )
 
 
@@ -58,7 +58,7 @@ def main(argv=None):
         if not sets_up:
             environment.enter(argv)
         module, function = home.split(":")
-        return getattr(_load(module), function)(argv[1:])
+        return getattr(_load(module, environment), function)(argv[1:])
     except environment.SetupError as error:
         sys.stderr.write("%s\n" % error)
         return 1
@@ -67,19 +67,22 @@ def main(argv=None):
         return 130
 
 
-def _load(module):
+def _load(module, environment):
     """Import a command's module, with one sentence where the environment lacks something."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         missing = getattr(error, "name", None) or str(error)
         if (module + ".").startswith(missing + "."):
-            raise SystemExit("This version of the course does not have this command yet (%s)." % module)
+            raise environment.SetupError(
+                "This version of the course lacks this command (%s)." % module
+            ) from None
         if missing.split(".")[0] == "course_lib":
             raise
-        raise SystemExit(
-            "%s is missing in this Python (%s): `python -m course_lib lab` sets it up." % (missing, sys.executable)
-        )
+        raise environment.SetupError(
+            "%s is missing in this Python (%s): `python -m course_lib lab` sets it up."
+            % (missing, sys.executable)
+        ) from None
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ def refresh(source, work):
     """Bring the notebooks of `source` into the folder `work`; returns one sentence per thing worth saying.
 
     A copy that is as it was made follows the new version. A changed copy stays; where the course has a newer
-    version of it, that is put beside it as NAME.new.ipynb. Raises SetupError where the folder cannot be written.
+    version of it, that is put beside it as NAME.new.ipynb. Raises SetupError where that cannot be written.
     """
     try:
         work.mkdir(exist_ok=True)
@@ -28,13 +28,13 @@ def refresh(source, work):
         return said
     except OSError as error:
         raise SetupError(
-            f"{error.filename or work} cannot be used ({error.strerror}): give yourself write access to {work}, or "
-            "clone the course into a folder of your own."
+            f"{error.filename or work} cannot be used ({error.strerror}): give yourself write access to "
+            f"{work}, or clone the course into a folder of your own."
         ) from None
 
 
 def _bring(name, content, work, record):
-    """Copy one notebook if that loses nothing. `record` maps a file to the hash of what was put there last."""
+    """Copy one notebook if that loses nothing. `record`: file -> hash of what was put there last."""
     new, target = _hash(content), work / name
     now = _hash(target.read_bytes()) if target.exists() else None
     if now == new:
@@ -57,7 +57,7 @@ def _free(work, stem, record):
         name = f"{stem}.new{number}.ipynb"
         if not (work / name).exists() or _hash((work / name).read_bytes()) == record.get(name):
             return name
-    raise SetupError(f"There are a thousand new versions of {stem} in {work}: delete those that you do not need.")
+    raise SetupError(f"There are a thousand new versions of {stem} in {work}: delete some of them.")
 
 
 def _hash(content):

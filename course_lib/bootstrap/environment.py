@@ -74,7 +74,7 @@ def probe(python):
 def ensure(extras=()):
     """Set up what is missing; returns the Python to use. Raises SetupError with the cure."""
     if not (ROOT / "pyproject.toml").exists():
-        raise SetupError(f"There is no pyproject.toml in {ROOT}: run this in a clone of the course's repository.")
+        raise SetupError(f"There is no pyproject.toml in {ROOT}: run this in a clone of the course.")
     python = active()
     if python is None:
         python = python_in(VENV)
@@ -82,15 +82,15 @@ def ensure(extras=()):
     facts = probe(python)
     if facts is None:
         raise SetupError(
-            f"{python} does not run or is older than Python 3.11: activate another environment, or leave it and "
-            f"delete {VENV}, then run the same command again."
+            f"{python} does not run or is older than Python 3.11: activate another environment, or leave it "
+            f"and delete {VENV}, then run the same command again."
         )
     _install(python, facts, tuple(extras))
     return python
 
 
 def enter(argv):
-    """Run a command in the environment of the course: return if this is it, else hand over and do not return."""
+    """Run a command in the course's environment: return if this is it, else hand over for good."""
     if active() is not None or _read(VENV).get("step") != "ready":
         return
     hand_over([python_in(VENV), "-m", "course_lib", *argv])
@@ -130,8 +130,8 @@ def _make_venv(python):
         if "ensurepip" in done.stdout + done.stderr:
             version = "%d.%d" % sys.version_info[:2]
             raise SetupError(
-                f"This Python cannot make virtual environments: install its venv package (on Debian and Ubuntu: "
-                f"apt install python{version}-venv) and run the same command again."
+                "This Python cannot make virtual environments: install its venv package (on Debian and "
+                f"Ubuntu: apt install python{version}-venv) and run the same command again."
             )
         reason = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no reason given"]
         raise SetupError(f"{VENV} could not be made ({reason[0]}): check that the folder can be written.")
@@ -185,13 +185,14 @@ def _install_torch(python, prefix, before, old):
 
 def _need_pip(python):
     """Some tools make environments without pip: add it."""
+
     def has_pip():
         return subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True).returncode == 0
 
     if not has_pip():
         subprocess.run([str(python), "-m", "ensurepip"], capture_output=True)
         if not has_pip():
-            raise SetupError(f"{python} has no pip: install pip there, or leave that environment and try again.")
+            raise SetupError(f"{python} has no pip: install it there, or leave that environment.")
 
 
 def _read(prefix):

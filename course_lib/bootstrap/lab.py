@@ -18,8 +18,8 @@ def main(argv):
         raise SetupError(f"notebooks/{FIRST} is missing: get a complete clone of the course.")
     if options.port is not None and busy(options.port, options.ip):
         raise SetupError(
-            f"Port {options.port} is busy, perhaps with a JupyterLab that is still open: choose another one, or leave "
-            "--port away and a free one is found."
+            f"Port {options.port} is busy, perhaps with a JupyterLab that is still open: choose "
+            "another one, or leave --port away and a free one is found."
         )
     python = environment.ensure()
     for sentence in copies.refresh(ROOT / "notebooks", ROOT / "work"):
@@ -40,11 +40,12 @@ def main(argv):
 
 def _parse(argv):
     parser = argparse.ArgumentParser(
-        prog="python -m course_lib lab", description="Set up what is missing and open JupyterLab on 00_start_here."
+        prog="python -m course_lib lab",
+        description="Set up what is missing and open JupyterLab on 00_start_here.",
     )
     parser.add_argument("--no-browser", action="store_true", help="print the address, open no browser")
-    parser.add_argument("--port", type=int, help="this port and no other (default: the first free one from 8888)")
-    parser.add_argument("--ip", default="localhost", help="the address to listen on (default: this machine only)")
+    parser.add_argument("--port", type=int, help="this port and no other (default: a free one from 8888 on)")
+    parser.add_argument("--ip", default="localhost", help="the address to listen on (default: this machine)")
     options = parser.parse_args(argv)
     if options.port is not None and not 1 <= options.port <= 65535:
         parser.error(f"--port {options.port}: a port is a number from 1 to 65535")

@@ -6,16 +6,25 @@ import subprocess
 import sys
 
 _NETWORK = (
-    "NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "ReadTimeoutError", "ProxyError", "SSLError",
-    "Max retries exceeded", "Connection refused", "name resolution", "Read timed out",
-)  # fmt: skip
+    "NewConnectionError",
+    "NameResolutionError",
+    "ConnectTimeoutError",
+    "ReadTimeoutError",
+    "ProxyError",
+    "SSLError",
+    "Max retries exceeded",
+    "Connection refused",
+    "name resolution",
+    "Read timed out",
+)
 
 
 def install(python, arguments, cwd):
     """Run `python -m pip install ARGUMENTS`. Returns (exit code, what pip wrote to its error stream)."""
     quiet = [] if sys.stdout.isatty() else ["-q"]
     command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--retries", "3", *quiet]
-    done = subprocess.run([*command, *arguments], cwd=cwd, stderr=subprocess.PIPE, text=True, errors="replace")
+    command += arguments
+    done = subprocess.run(command, cwd=cwd, stderr=subprocess.PIPE, text=True, errors="replace")
     return done.returncode, done.stderr
 
 
@@ -26,19 +35,25 @@ def explain(errors, names):
     """
     what = ", ".join(names)
     if "externally-managed-environment" in errors:
-        return f"This Python may not be changed by pip, so {what} could not be installed: leave the environment " \
-               "(`deactivate`) and run the same command again; it then makes its own .venv."
+        return (
+            f"pip may not change this Python, so {what} could not be installed: leave the environment "
+            "(`deactivate`) and run the same command again; it then makes its own .venv."
+        )
     if "No space left" in errors or "Disk quota" in errors:
-        return f"The disk is full, so {what} could not be installed: free some space and run the same command again."
+        return f"The disk is full, so {what} could not be installed: free some space and run this again."
     if any(sign in errors for sign in _NETWORK):
-        return f"No package index could be reached, so these are still missing: {what}. Connect to the network (or " \
-               "point PIP_FIND_LINKS at a folder of wheels) and run the same command again; it goes on from here."
+        return (
+            f"No package index could be reached, so these are still missing: {what}. Connect to the network "
+            "(or point PIP_FIND_LINKS at a folder of wheels) and run the same command again."
+        )
     if "No matching distribution found" in errors:
         wanted = errors.rpartition("No matching distribution found for ")[2].split("\n")[0].strip()
-        return f"pip finds no {wanted} for Python {sys.version.split()[0]} on this system: run the same command with " \
-               "another Python (3.11 is what the course is tested with)."
-    last = [line.strip() for line in errors.splitlines() if "error" in line.lower()][-1:] or ["no reason given"]
-    return f"pip could not install {what}. It says: {last[0]} Mend that and run the same command again."
+        return (
+            f"pip finds no {wanted} for Python {sys.version.split()[0]} on this system: run the same command "
+            "with another Python (3.11 is what the course is tested with)."
+        )
+    reasons = [line.strip() for line in errors.splitlines() if "error" in line.lower()] or ["no reason given"]
+    return f"pip could not install {what}. It says: {reasons[-1]} Mend that and run the same command again."
 
 
 def find_links(python):

@@ -19,7 +19,7 @@ def canonical(name):
 
 
 def release(version, length=4):
-    """The numbers of a version, padded with zeros: '2.13.0+cpu' -> (2, 13, 0, 0). Pre-release tags are dropped."""
+    """The numbers of a version, padded with zeros and without tags: '2.13.0+cpu' -> (2, 13, 0, 0)."""
     numbers = re.match(r"(?:\d+\.)*\d+", version)
     parts = [int(part) for part in numbers.group().split(".")] if numbers else []
     return tuple((parts + [0] * length)[:length])
@@ -39,9 +39,7 @@ def parse(requirement):
 
 def satisfies(version, specifier):
     """Whether an installed version fulfils a specifier such as '>=2.11,<2.16'; the empty one takes all."""
-    return all(
-        _COMPARE[sign](release(version), release(bound)) for sign, bound in _CLAUSE.findall(specifier)
-    )
+    return all(_COMPARE[sign](release(version), release(bound)) for sign, bound in _CLAUSE.findall(specifier))
 
 
 def wanted(extras=(), root=ROOT):
@@ -54,7 +52,7 @@ def wanted(extras=(), root=ROOT):
 
 
 def missing(installed, extras=(), root=ROOT):
-    """Names of requirements that `installed` ({name: version}) lacks or has in the wrong version, in order."""
+    """Names of requirements that `installed` ({name: version}) lacks or has in a wrong version."""
     return [
         name
         for name, specifier in wanted(extras, root).items()

@@ -1,4 +1,4 @@
-"""`python -m course_lib test`: the environment, then the tests, the learner's notebooks and the solved ones."""
+"""`python -m course_lib test`: the environment, then the tests, the learner's and the solved notebooks."""
 
 import argparse
 import os
@@ -39,7 +39,8 @@ def main(argv):
     """Set up what is missing, run the stages, print a table. Returns 0 if all went well, else 1."""
     parser = argparse.ArgumentParser(
         prog="python -m course_lib test",
-        description="Set up what is missing and run: " + "; ".join(f"{k}, {v}" for k, v in STAGES.items()) + ".",
+        description="Set up what is missing, then run "
+        + "; ".join(f"{stage}, {what}" for stage, what in STAGES.items()),
     )
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"only these: {', '.join(STAGES)}")
     stages = parser.parse_args(argv).stages or list(STAGES)

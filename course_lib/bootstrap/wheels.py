@@ -21,7 +21,7 @@ CPU_SIZE, CUDA_SIZE = "about 0.2 GB", "about 3 GB"
 
 
 class Choice(NamedTuple):
-    """A build of torch: the arguments for `pip install`, and the sentence that says what, why and how large."""
+    """A build of torch: the arguments for `pip install`; the sentence that says what, why, how large."""
 
     arguments: list
     sentence: str
@@ -42,14 +42,15 @@ def choose(specifier, find_links=()):
         return Choice(plain, "torch: the macOS build, about 0.1 GB to download.")
     gpu = nvidia_gpu()
     if sys.platform == "win32":
-        hint = f" For {gpu}, put the pip line of pytorch.org's \"Get started\" page into COURSE_TORCH." if gpu else ""
+        hint = f" For {gpu}, put the pip line of pytorch.org's start page into COURSE_TORCH." if gpu else ""
         return Choice(plain, f"torch: the CPU build, the usual one on Windows, {CPU_SIZE} to download.{hint}")
     if gpu:
         return Choice(plain, f"torch: the CUDA build, because there is {gpu}; {CUDA_SIZE} to download.")
     wheel = wheel_on_disk(specifier, find_links)
     if wheel:
         return Choice(
-            [f"torch=={wheel}"], f"torch: the CPU build {wheel}, because no NVIDIA GPU was found; it lies on disk."
+            [f"torch=={wheel}"],
+            f"torch: the CPU build {wheel}, because no NVIDIA GPU was found; it lies on disk.",
         )
     if reachable(CPU_INDEX + "/torch/"):
         return Choice(
@@ -58,8 +59,8 @@ def choose(specifier, find_links=()):
         )
     return Choice(
         plain,
-        f"torch: the default build, {CUDA_SIZE} to download: no NVIDIA GPU was found, but PyTorch's index of the "
-        f"small CPU builds ({CPU_INDEX}) does not answer.",
+        f"torch: the default build, {CUDA_SIZE} to download: no NVIDIA GPU was found, but PyTorch's index of "
+        f"the small CPU builds ({CPU_INDEX}) does not answer.",
     )
 
 
@@ -94,9 +95,9 @@ def reachable(url, seconds=5.0):
 
 
 def wheel_on_disk(specifier, folders):
-    """The version of the newest torch wheel in the folders that fits this Python and the specifier, or None.
+    """The version of the newest torch wheel in the folders that fits this machine and specifier, or None.
 
-    On a machine without a GPU a CUDA wheel would be a gift of the wrong kind, so only builds marked +cpu count.
+    A CUDA wheel is of no use on a machine without a GPU, so only builds marked +cpu count.
     """
     tag, machine = f"cp{sys.version_info[0]}{sys.version_info[1]}", platform.machine().lower()
     found = []
