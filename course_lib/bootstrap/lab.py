@@ -13,7 +13,7 @@ FIRST = "00_start_here.ipynb"
 
 def main(argv):
     """Set up what is missing, refresh work/, become JupyterLab."""
-    options = _parse(argv)
+    options = parse(argv)
     if not (ROOT / "notebooks" / FIRST).exists():
         raise SetupError(f"notebooks/{FIRST} is missing: get a complete clone of the course.")
     if options.port is not None and busy(options.port, options.ip):
@@ -24,21 +24,28 @@ def main(argv):
     python = environment.ensure()
     for sentence in copies.refresh(ROOT / "notebooks", ROOT / "work"):
         say(sentence)
-    command = [python, "-m", "jupyterlab", f"--ServerApp.root_dir={ROOT}"]
-    command += [f"--LabApp.default_url=/lab/tree/work/{FIRST}", f"--ServerApp.ip={options.ip}"]
-    if options.port is not None:
-        command += [f"--ServerApp.port={options.port}", "--ServerApp.port_retries=0"]
-    elif busy(8888, options.ip):
+    if options.port is None and busy(8888, options.ip):
         say("Port 8888 is busy: JupyterLab takes the next free one.")
-    if options.no_browser:
-        command.append("--no-browser")
-    if getattr(os, "geteuid", lambda: 1)() == 0:
-        command.append("--allow-root")
     say("Your notebooks are in work/. Stop JupyterLab with Ctrl-C in this window.")
-    environment.hand_over(command)
+    environment.hand_over(command(python, options, ROOT))
 
 
-def _parse(argv):
+def command(python, options, root):
+    """The command line of JupyterLab. Its token stays: whoever reaches the port could run code otherwise."""
+    line = [str(python), "-m", "jupyterlab", f"--ServerApp.root_dir={root}"]
+    line += [f"--LabApp.default_url=/lab/tree/work/{FIRST}", f"--ServerApp.ip={options.ip}"]
+    if options.port is not None:
+        line += [f"--ServerApp.port={options.port}", "--ServerApp.port_retries=0"]
+    if options.no_browser:
+        line.append("--no-browser")
+    # JupyterLab asks for this word where it runs as root, as it does in containers
+    if getattr(os, "geteuid", lambda: 1)() == 0:
+        line.append("--allow-root")
+    return line
+
+
+def parse(argv):
+    """The options of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m course_lib lab",
         description="Set up what is missing and open JupyterLab on 00_start_here.",

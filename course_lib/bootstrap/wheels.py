@@ -17,6 +17,7 @@ from .requirements import satisfies
 
 # PyTorch's own index of CPU wheels. The default index has only CUDA builds for Linux.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")
 CPU_SIZE, CUDA_SIZE = "about 0.2 GB", "about 3 GB"
 
 
@@ -75,7 +76,7 @@ def nvidia_gpu():
         if listing and listing.returncode == 0 and "GPU" in listing.stdout:
             first = listing.stdout.strip().splitlines()[0]
             return re.sub(r"\s*\(UUID.*", "", first.partition(":")[2]).strip() or "an NVIDIA GPU"
-    if Path("/proc/driver/nvidia/gpus").is_dir() and any(Path("/proc/driver/nvidia/gpus").iterdir()):
+    if NVIDIA_DRIVER.is_dir() and any(NVIDIA_DRIVER.iterdir()):
         return "an NVIDIA GPU"
     if sys.platform == "win32":
         import ctypes.util
