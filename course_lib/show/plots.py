@@ -13,6 +13,7 @@ from matplotlib.patches import Rectangle
 
 from course_lib.measure.trace import CATEGORIES, mib
 from course_lib.show.scale import byte_unit, nice_limit, spread, ticks
+from course_lib.show.stack import GradientState, gradient_stack
 from course_lib.show.style import (
     CATEGORY,
     MUTED,
@@ -27,7 +28,7 @@ from course_lib.show.style import (
 )
 from course_lib.show.timeline import memory_timeline
 
-__all__ = ["memory_timeline", "stacked_bars", "lines"]
+__all__ = ["GradientState", "gradient_stack", "lines", "memory_timeline", "stacked_bars"]
 
 
 def stacked_bars(rows, title: str, *, note: str = "") -> Drawing:
@@ -137,7 +138,7 @@ def lines(
     yscale: str = "linear",
     note: str = "",
 ) -> Drawing:
-    """A small line plot with the names at the lines. `series = [(name, xs, ys) or (name, xs, ys, look), ...]`.
+    """A small line plot with the names at the lines. `series = [(name, xs, ys[, look]), ...]`.
 
     `look` is a key of `style.SERIES`; without it a name that starts with "predicted" or "measured" gets that
     look and the others take the rest in turn. `unit="bytes"` shows ys with a binary unit; any other unit is

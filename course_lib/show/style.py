@@ -139,7 +139,7 @@ def new_axes(figure: Figure, rect, *, grid: str | None = "y"):
 
 
 def title_line(figure: Figure, title: str, under: str = "", *, inches: float = 0.22) -> None:
-    """The title at the top left, a quieter word (device, source) at the top right, `inches` below the edge."""
+    """The title at the top left, a quieter word (device, source) at the top right, `inches` from the edge."""
     y = 1 - inches / figure.get_figheight()
     figure.text(0.012, y, title, fontsize=11, weight="bold", color=TEXT, va="center")
     if under:
