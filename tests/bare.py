@@ -1,4 +1,4 @@
-"""A copy of the course with a fake pip, and a Python outside of every environment: for trials of the set-up."""
+"""A copy of the course with a fake pip, and a Python outside of every environment, to try the set-up."""
 
 import os
 import shutil
@@ -101,7 +101,8 @@ class Clone:
     def set_up(self, **variables):
         """Only the set-up: what `lab` and `test` begin with."""
         code = "from course_lib.bootstrap import environment as e\n"
-        code += "try: print('python:', e.ensure())\nexcept e.SetupError as error: print(error); raise SystemExit(1)"
+        code += "try: print('python:', e.ensure())\n"
+        code += "except e.SetupError as error: print(error); raise SystemExit(1)"
         done = subprocess.run(
             [PYTHON, "-c", code],
             cwd=self.folder,

@@ -1,0 +1,162 @@
+"""The course as a learner meets it: the real JupyterLab in a real browser."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from lab import DARK, LIGHT, ROOT, Notebook, Server, browser, chromium
+
+pytestmark = [pytest.mark.slow, pytest.mark.browser]
+
+# A notebook as small as it can be, with everything that the harness must see.
+TINY = {
+    "panel": """import ipywidgets as w
+from IPython.display import display
+slider, picture = w.IntSlider(1, 0, 9, description="radius"), w.HTML()
+def draw(_=None):
+    picture.value = f'<svg width="40" height="40"><circle cx="20" cy="20" r="{slider.value}"/></svg>'
+slider.observe(draw, "value")
+draw()
+display(w.VBox([slider, picture]))""",
+    "stub": "answer = ...",
+    "check": "from IPython.display import HTML\n"
+    "HTML(f\"<div role='status'>{'passed' if answer == 42 else 'not yet'}</div>\")",
+    "breaks": "raise ValueError('this one is meant to be seen')",
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder like the one that `python -m course_lib lab` opens: work/ with copies, figures/ beside it."""
+    if not chromium():
+        reason = "no Chromium is installed (on Debian and Ubuntu: apt install chromium)"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    folder = tmp_path_factory.mktemp("lab")
+    (folder / "work").mkdir()
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        shutil.copy(path, folder / "work")
+    if (ROOT / "figures").is_dir():
+        shutil.copytree(ROOT / "figures", folder / "figures")
+    cells = [
+        {
+            "id": name,
+            "cell_type": "code",
+            "source": source,
+            "metadata": {},
+            "outputs": [],
+            "execution_count": None,
+        }
+        for name, source in TINY.items()
+    ]
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    notebook = {"nbformat": 4, "nbformat_minor": 5, "metadata": kernel, "cells": cells}
+    (folder / "work" / "tiny.ipynb").write_text(json.dumps(notebook), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(place):
+    with Server(place) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def context(place, server):
+    with browser(place / "profile") as running:
+        yield running
+
+
+@pytest.fixture
+def open_notebook(context, server):
+    """Opens notebooks of work/ and closes them at the end, with a picture of each as it was left."""
+    opened = []
+
+    def opener(name):
+        opened.append(Notebook(context, server, f"work/{name}"))
+        return opened[-1]
+
+    yield opener
+    for notebook in opened:
+        notebook.shoot("end")
+        notebook.close()
+
+
+def test_the_server_lets_nobody_in_without_the_token(server):
+    assert server.answers("api/contents") == 403
+    assert server.answers(f"api/contents?token={server.token}") == 200
+
+
+def test_what_these_tests_rest_on_is_seen(open_notebook):
+    notebook = open_notebook("tiny.ipynb")
+    assert notebook.run_all() is False
+    assert "this one is meant to be seen" in notebook.errors()[0] and len(notebook.errors()) == 1
+    before = notebook.pictures("panel")
+    assert notebook.move_slider("panel") != before and 'r="2"' in notebook.pictures("panel")
+    assert notebook.status("check") == "not yet"
+    notebook.write("stub", "answer = 42")
+    assert notebook.run("stub") and notebook.run("check")
+    assert notebook.status("check") == "passed"
+    notebook.theme(DARK)
+    notebook.theme(LIGHT)
+
+
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory):
+    """The sources of the solved notebook 00, by cell id."""
+    folder = tmp_path_factory.mktemp("solved")
+    command = [
+        sys.executable,
+        "-m",
+        "course_lib",
+        "solve",
+        "-o",
+        str(folder),
+        "notebooks/00_start_here.ipynb",
+    ]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    cells = json.loads((folder / "00_start_here.ipynb").read_text(encoding="utf-8"))["cells"]
+    return {cell["id"]: "".join(cell["source"]) for cell in cells}
+
+
+def wrong(stub):
+    """A wrong answer to any exercise: a function that returns a sentence, or that sentence as the value."""
+    head = re.search(r"^def .*?:\s*$", stub, re.MULTILINE | re.DOTALL)
+    if head:
+        return f"{head.group().rstrip()}\n    return 'a wrong answer'"
+    return re.sub(r"^(\w+) = \.\.\.", r"\1 = 'a wrong answer'", stub, flags=re.MULTILINE)
+
+
+def test_start_here_runs_and_an_exercise_goes_from_not_started_to_wrong_to_right(open_notebook, solved):
+    notebook = open_notebook("00_start_here.ipynb")
+    assert notebook.run_all() and notebook.errors() == []
+    assert "not started" in notebook.status("check-warm-up").lower()
+    stub = notebook.source("try-warm-up")
+    said = []
+    for answer in (wrong(stub), solved["try-warm-up"]):
+        assert answer != stub
+        notebook.write("try-warm-up", answer)
+        assert notebook.run("try-warm-up") and notebook.run("check-warm-up")
+        said.append(notebook.status("check-warm-up").lower())
+    assert "passed" not in said[0] and "not started" not in said[0] and "passed" in said[1]
+    assert notebook.errors() == []
+    notebook.shoot("check", "check-warm-up")
+    notebook.theme(DARK)
+    notebook.shoot("check-dark", "check-warm-up")
+    notebook.theme(LIGHT)
+
+
+def test_where_memory_goes_runs_and_its_picture_follows_the_slider(open_notebook):
+    notebook = open_notebook("01_where_memory_goes.ipynb")
+    assert notebook.run_all() and notebook.errors() == []
+    assert notebook.pictures("memory-panel")
+    notebook.shoot("panel", "memory-panel")
+    notebook.move_slider("memory-panel")
+    notebook.shoot("panel-moved", "memory-panel")
+    notebook.theme(DARK)
+    notebook.shoot("panel-dark", "memory-panel")
+    notebook.theme(LIGHT)
+    assert notebook.errors() == []
