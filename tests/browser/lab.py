@@ -146,7 +146,7 @@ def browser(profile):
 
 
 # Finds the notebook that is open, whichever panel has the focus.
-PANEL = "const app = window.jupyterapp; const panel = app.shell.currentWidget; const cells = panel.content.widgets;"
+PANEL = "const panel = window.jupyterapp.shell.currentWidget; const cells = panel.content.widgets;"
 
 # The idle mark shows "idle" before there is a session, and running then asks for a kernel and waits for ever.
 READY = """() => {
@@ -170,7 +170,8 @@ class Notebook:
         """Run a command of JupyterLab to its end; returns its result, which is false where a cell raised."""
         # not awaited in evaluate, which knows no time limit
         self.page.evaluate(
-            """name => { window.done = null; window.jupyterapp.commands.execute(name).then(
+            """name => { window.done = null; 
+                window.jupyterapp.commands.execute(name).then(
                 result => { window.done = {result}; }, error => { window.done = {error: String(error)}; }); }""",
             name,
         )
@@ -222,7 +223,7 @@ class Notebook:
         return found.evaluate_all(look)
 
     def move_slider(self, cell_id, key="ArrowRight", seconds=20, number=0):
-        """Press a key on a slider of the cell's output; waits for its pictures to change. Returns the new ones."""
+        """Press a key on a slider of the cell and wait until its pictures change; returns the new ones."""
         before = self.pictures(cell_id)
         handle = self.output(cell_id).locator(".noUi-handle").nth(number)
         handle.scroll_into_view_if_needed()
@@ -235,7 +236,7 @@ class Notebook:
         return self.pictures(cell_id)
 
     def errors(self):
-        """The texts of all error outputs, of cells and of output widgets, and the errors of the page itself."""
+        """The texts of all error outputs, of cells and of output widgets, and the page's own errors."""
         # from the model, for an output reaches the page a moment after its cell has ended
         raised = self.page.evaluate(
             f"""() => {{ {PANEL} return cells.flatMap(cell => cell.model.outputs?.toJSON() ?? [])
@@ -247,9 +248,8 @@ class Notebook:
         return raised + shown[len(raised) :] + self.page_errors
 
     def theme(self, name):
-        self.page.evaluate(
-            "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", name
-        )
+        change = "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})"
+        self.page.evaluate(change, name)
         light = "true" if name == LIGHT else "false"
         self.page.wait_for_function(f"() => document.body.dataset.jpThemeLight === '{light}'")
         # the style sheet of the theme arrives a moment after the mark
