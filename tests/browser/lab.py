@@ -170,9 +170,12 @@ class Notebook:
         """Run a command of JupyterLab to its end; returns its result, which is false where a cell raised."""
         # not awaited in evaluate, which knows no time limit
         self.page.evaluate(
-            """name => { window.done = null; 
+            """name => {
+                window.done = null;
+                const done = found => { window.done = found; };
                 window.jupyterapp.commands.execute(name).then(
-                result => { window.done = {result}; }, error => { window.done = {error: String(error)}; }); }""",
+                    result => done({result}), error => done({error: String(error)}));
+            }""",
             name,
         )
         done = self.page.wait_for_function("() => window.done", timeout=seconds * 1000).json_value()
