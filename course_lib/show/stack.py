@@ -153,13 +153,7 @@ def stack_scene(state: GradientState) -> Scene:
         "sum": f"length {math.hypot(*total):.3g}",
         "gap value": gap_words(state.gap),
     }
-    return Scene(
-        (frame, state.k, state.divide, state.sizes, state.big),
-        stack_sentence(state),
-        paths,
-        labels,
-        words,
-    )
+    return Scene(frame, stack_sentence(state), paths, labels, words)
 
 
 def _limits(state: GradientState):

@@ -37,7 +37,7 @@ class Scene:
 
 
 class LiveSvg:
-    """`show(scene)` gives the SVG text, by a swap where that is enough; `paint(scene)` draws a figure in full.
+    """`show(scene)` gives the SVG text, by a swap where that is enough; `paint(scene)` draws in full.
 
     `paint` marks its artists by gid: each of `paths` is a Line2D or a PathPatch, each of `labels` and `words`
     a Text (labels on their baseline). `redraws` and `swaps` count what was done.

@@ -1,0 +1,1 @@
+"""Live panels: plain ipywidgets around the pictures of `course_lib.show`."""
