@@ -30,7 +30,7 @@ class Stopped(Exception):
 
 
 class Job:
-    """One run of a panel's `work`. It calls `progress` between its steps, which also ends it when it must stop."""
+    """One run of a panel's `work`, which calls `progress` between its steps; that also ends it if asked."""
 
     def __init__(self, say):
         self._say, self._halt = say, threading.Event()
@@ -61,8 +61,7 @@ class Panel(W.VBox):
 
     title = "Panel"
 
-    # -- what a subclass gives
-    ----------------------------------------------------------------------------------
+    # -- what a subclass gives --
 
     def controls(self) -> dict:
         """{name: widget with a `value`}, in the order in which they are shown."""
@@ -81,14 +80,12 @@ class Panel(W.VBox):
     def adapt(self, settings: dict) -> None:
         """Bring limits of controls in line with other controls. Called before drawing; may change values."""
 
-    # -- making and ending
-    --------------------------------------------------------------------------------------
+    # -- making and ending --
 
     def __init__(self, **settings):
         self._state = threading.Condition(threading.RLock())
-        self._wanted = self._drawn = (
-            0  # numbers of the state: wanted by callbacks, drawn by the draw thread
-        )
+        # numbers of the state: wanted by callbacks, drawn by the draw thread
+        self._wanted = self._drawn = 0
         self._job: Job | None = None
         self._job_wanted = self._closing = self._holding = False
         self._result = self._before = None
@@ -147,8 +144,7 @@ class Panel(W.VBox):
                 widget.close()
         super().close()
 
-    # -- the Python calls
-    ---------------------------------------------------------------------------------------
+    # -- the Python calls --
 
     @property
     def settings(self) -> dict:
@@ -162,7 +158,7 @@ class Panel(W.VBox):
             return self._result
 
     def set(self, **values) -> None:
-        """Change controls, as if by hand, all at once. Raises ValueError with the choices for a wrong value."""
+        """Change controls, as if by hand, all at once. Raises ValueError with the choices otherwise."""
         for name in values:
             if name not in self._controls:
                 raise ValueError(
@@ -181,7 +177,7 @@ class Panel(W.VBox):
                 self._want(job=True)
 
     def run(self, wait: bool = True, timeout: float = 120.0):
-        """Measure (or draw) now. With `wait`, return the result when it is there, or raise what went wrong."""
+        """Measure (or draw) now. With `wait`, return the result when there, or raise what went wrong."""
         self._want(job=True)
         if not wait:
             return None
@@ -198,7 +194,7 @@ class Panel(W.VBox):
             self._state.notify_all()
 
     def wait_idle(self, timeout: float = 60.0) -> None:
-        """Return when all that was asked for is measured and drawn. Raises TimeoutError after `timeout` seconds."""
+        """Return when all is measured and drawn. Raises TimeoutError after `timeout` seconds."""
         with self._state:
             if not self._state.wait_for(lambda: self._closing or self._idle(), timeout):
                 raise TimeoutError(
@@ -235,8 +231,7 @@ class Panel(W.VBox):
             data["text/plain"] = f"{self.title}: no picture yet ({error})"
         return data
 
-    # -- threads
-    ------------------------------------------------------------------------------------------------
+    # -- threads --
 
     def _want(self, *, job: bool = False) -> None:
         """All that a callback does: write down that something is wanted."""
@@ -318,9 +313,8 @@ class Panel(W.VBox):
             self.error = error
         words = html.escape(f"{type(error).__name__}: {error}")
         self._problem.value = (
-            f'<p role="alert" style="color:var(--jp-error-color1,#b00020)"><b>This did not work.</b>
-            {words}<br>' "Change a setting to try again; <code>.check()</code> raises the error with its
-            traceback.</p>"
+            '<p role="alert" style="color:var(--jp-error-color1,#b00020)"><b>This did not work.</b> '
+            f"{words}<br>Change a setting to try again; <code>.check()</code> raises the error.</p>"
         )
 
 
