@@ -153,6 +153,22 @@ def test_a_venv_without_python_is_made_again(clone):
     assert code == 0 and "half-made" in said
 
 
+@posix
+def test_a_venv_of_an_old_python_is_not_deleted(clone):
+    python = environment.python_in(clone.venv)
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2 || exit 2\n')
+    python.chmod(0o755)
+    code, said = clone.set_up()
+    assert code == 1 and said.count("\n") == 1 and "older than 3.11" in said and python.exists()
+
+
+def test_a_command_in_a_python_without_the_packages_says_how_to_set_up(clone):
+    (clone.folder / "course_lib" / "exercises" / "progress.py").write_text("import torch_that_is_not_there\n")
+    code, said = clone.run("status")
+    assert code == 1 and said.startswith("torch_that_is_not_there is missing") and "course_lib lab" in said
+
+
 @pytest.mark.slow
 def test_no_network_is_one_sentence_that_says_what_is_missing(tmp_path):
     clone = bare.Clone(tmp_path, fake_pip=False)

@@ -78,11 +78,26 @@ def test_course_torch_overrules(machine, monkeypatch):
     assert choice.arguments == ["torch==2.13.0", "--index-url", "https://example.org/simple"]
 
 
-@pytest.mark.parametrize("system, words", [("darwin", "macOS"), ("win32", "Windows")])
-def test_other_systems_take_the_default_build(machine, monkeypatch, system, words):
-    monkeypatch.setattr(sys, "platform", system)
+def test_a_mac_takes_the_default_build(machine, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
     choice = wheels.choose(">=2.11")
-    assert choice.arguments == ["torch>=2.11"] and words in choice.sentence
+    assert choice.arguments == ["torch>=2.11"] and "macOS" in choice.sentence
+
+
+@pytest.mark.parametrize(
+    "gpu, answers, arguments, words",
+    [
+        (None, True, [], "no NVIDIA GPU"),
+        ("RTX", True, ["--index-url", wheels.CUDA_INDEX], "there is RTX"),
+        ("RTX", False, [], "RTX stays idle"),
+    ],
+)
+def test_windows_has_its_cuda_builds_elsewhere(machine, monkeypatch, gpu, answers, arguments, words):
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(wheels, "nvidia_gpu", lambda: gpu)
+    monkeypatch.setattr(wheels, "reachable", lambda url: answers)
+    choice = wheels.choose(">=2.11")
+    assert choice.arguments == ["torch>=2.11", *arguments] and words in choice.sentence
 
 
 def test_an_address_that_does_not_answer_is_not_waited_for():

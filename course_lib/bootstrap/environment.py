@@ -115,9 +115,11 @@ def hand_over(command, environment=None):
 def _make_venv(python):
     """Make `.venv`, or remake it where it is broken or where a set-up was cut off while installing."""
     step = _read(VENV).get("step")
-    if step == "ready" or (step in ("made", None) and python.exists()):
-        if probe(python) is not None:
-            return
+    if step != "installing" and probe(python) is not None:
+        return
+    if step is None and _runs(python):
+        # made by somebody for something else
+        raise SetupError(f"The Python of {VENV} is older than 3.11: rename or delete it and run this again.")
     if VENV.exists():
         say(f"{VENV.name} is half-made or broken: making it again.")
     else:
@@ -136,6 +138,13 @@ def _make_venv(python):
         reason = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["no reason given"]
         raise SetupError(f"{VENV} could not be made ({reason[0]}): check that the folder can be written.")
     _write(VENV, {"step": "made"})
+
+
+def _runs(python):
+    try:
+        return subprocess.run([str(python), "--version"], capture_output=True, timeout=60).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def _key():

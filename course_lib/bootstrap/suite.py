@@ -57,6 +57,8 @@ def main(argv):
     with tempfile.TemporaryDirectory(prefix="course-test-") as folder:
         outcomes = [run(python, stage, Path(folder)) for stage in stages if stage == "unit"]
         rest = [stage for stage in STAGES if stage in stages and stage != "unit"]
+        if rest:
+            say(f"== {' and '.join(rest)}: running, this takes minutes")
         with ThreadPoolExecutor() as pool:
             for outcome in pool.map(lambda stage: run(python, stage, Path(folder), len(rest)), rest):
                 say(outcome.text)
@@ -69,7 +71,7 @@ def run(python, stage, folder, at_once=1):
     start = time.monotonic()
     variables = _variables(at_once)
     results = folder / f"{stage}.xml"
-    pytest = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={results}"]
+    pytest = [python, "-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider", f"--junit-xml={results}"]
     text, code = "", 0
     if stage == "unit":
         say(f"== unit: {STAGES['unit']}")

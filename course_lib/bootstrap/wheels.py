@@ -15,8 +15,10 @@ from urllib.parse import unquote, urlparse
 
 from .requirements import satisfies
 
-# PyTorch's own index of CPU wheels. The default index has only CUDA builds for Linux.
+# PyTorch's own indexes. The default index has only CUDA builds for Linux, and only CPU builds for Windows.
+# CUDA 13.0 is the line that every release from 2.11 to 2.15 has (pytorch issues 178665 and 190385).
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+CUDA_INDEX = "https://download.pytorch.org/whl/cu130"
 NVIDIA_DRIVER = Path("/proc/driver/nvidia/gpus")
 CPU_SIZE, CUDA_SIZE = "about 0.2 GB", "about 3 GB"
 
@@ -43,8 +45,11 @@ def choose(specifier, find_links=()):
         return Choice(plain, "torch: the macOS build, about 0.1 GB to download.")
     gpu = nvidia_gpu()
     if sys.platform == "win32":
-        hint = f" For {gpu}, put the pip line of pytorch.org's start page into COURSE_TORCH." if gpu else ""
-        return Choice(plain, f"torch: the CPU build, the usual one on Windows, {CPU_SIZE} to download.{hint}")
+        if gpu and reachable(CUDA_INDEX + "/torch/"):
+            sentence = f"torch: the CUDA build, because there is {gpu}; {CUDA_SIZE} to download."
+            return Choice([*plain, "--index-url", CUDA_INDEX], sentence)
+        why = f"{gpu} stays idle, for {CUDA_INDEX} does not answer" if gpu else "no NVIDIA GPU was found"
+        return Choice(plain, f"torch: the CPU build, because {why}; {CPU_SIZE} to download.")
     if gpu:
         return Choice(plain, f"torch: the CUDA build, because there is {gpu}; {CUDA_SIZE} to download.")
     wheel = wheel_on_disk(specifier, find_links)

@@ -71,11 +71,12 @@ def context(place, server):
 
 
 @pytest.fixture
-def open_notebook(context, server):
+def open_notebook(context, server, place):
     """Opens notebooks of work/ and closes them at the end, with a picture of each as it was left."""
     opened = []
 
     def opener(name):
+        assert (place / "work" / name).exists()
         opened.append(Notebook(context, server, f"work/{name}"))
         return opened[-1]
 
