@@ -113,7 +113,8 @@ def test_the_pip_part_installs_into_a_fresh_environment(recipe, root, tmp_path):
     """What conda would run after unpacking Python: `pip install` of the pip part, in the repository.
 
     The fresh environment sees the packages of this one through a .pth file. So pip resolves every
-    requirement in earnest, and has only the project itself to put in place: seconds, not gigabytes. The full installation from nothing is what .ci/run does on each run.
+    requirement in earnest, and has only the project itself to put in place: seconds, not gigabytes. The
+    full installation from nothing is what .ci/run does on each run.
     """
     fresh = tmp_path / "fresh"
     venv.create(fresh, with_pip=True)
