@@ -165,7 +165,7 @@ def _install(python, facts, extras):
     cut_off = state.get("step") == "installing"
     names = lacking + ([] if here and not lacking and not cut_off else [PROJECT])
     if names:
-        say(f"Setting up in {prefix} (only the first time): {', '.join(names)}.")
+        say(f"Installing into {prefix}: {', '.join(names)}.")
         _need_pip(python)
     before = dict(state, step="made")
     _write(prefix, {"step": "installing"})
