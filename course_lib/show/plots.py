@@ -190,7 +190,7 @@ def lines(
         if len(places) <= 9:
             axes.set_xticks(places, [f"{x:g}" for x in places])
         axes.minorticks_off()
-        axes.set_xlabel(xlabel, color=TEXT)
+        axes.set_xlabel(xlabel)
         axes.set_ylabel(f"{ylabel} ({name_of_unit})" if name_of_unit else ylabel, color=TEXT)
         _names_at_the_lines(figure, axes, series, size, unit)
         title_line(figure, title, note)

@@ -210,7 +210,7 @@ def paint_stack(scene: Scene) -> Drawing:
         figure = new_figure(*_SIZE)
         axes = new_axes(figure, _RECT, grid=None)
         axes.set(xlim=xlim, ylim=ylim)
-        axes.set_xlabel(f"gradient of {names[0]}", color=TEXT)
+        axes.set_xlabel(f"gradient of {names[0]}")
         axes.set_ylabel(f"gradient of {names[1]}", color=TEXT)
         axes.axhline(0, color=MUTED, lw=0.6)
         axes.axvline(0, color=MUTED, lw=0.6)

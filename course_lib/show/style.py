@@ -135,6 +135,8 @@ def new_axes(figure: Figure, rect, *, grid: str | None = "y"):
     if grid:
         axes.grid(True, axis=grid, color=GRID, linewidth=0.7, linestyle="-")
     axes.minorticks_off()
+    axes.xaxis.label.set_color(TEXT)
+    axes.yaxis.label.set_color(TEXT)
     return axes
 
 

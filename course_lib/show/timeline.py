@@ -24,10 +24,13 @@ from course_lib.show.style import (
 _KEPT = 240  # points of a time line: more cannot be seen at this width
 
 
-def memory_timeline(trace, ghost=None, title: str | None = None, *, x: str = "progress") -> Drawing:
+def memory_timeline(
+    trace, ghost=None, title: str | None = None, *, x: str = "progress", note: str = ""
+) -> Drawing:
     """Live memory over one step, stacked by category, with phases, the peak, and an earlier trace (`ghost`).
 
-    `x` is "progress" (0 to 100 % of the operators) or "seconds". The sentence is in `.alt`.
+    `x` is "progress" (0 to 100 % of the operators) or "seconds". `note` replaces the words on what was
+    counted and where, at the top right. The sentence is in `.alt`.
     Raises ValueError for a trace without records or an unknown `x`.
     """
     if x not in ("progress", "seconds"):
@@ -51,22 +54,32 @@ def memory_timeline(trace, ghost=None, title: str | None = None, *, x: str = "pr
             gx, gr = _thin(ghost.records, x)
             gx = [v * where[-1] / gx[-1] for v in gx] if x == "progress" else gx
             outline = _steps(gx, [record.live_bytes / size for record in gr])
+            axes.set_xlim(0, max(where[-1], gx[-1]))
+            axes.add_line(
+                Line2D(*zip(*outline), color=PAPER, lw=2.8)
+            )  # a halo: the dashes cross many colours
             axes.add_line(Line2D(*zip(*outline), color=TEXT, lw=1.3, ls=(0, (4, 2)), gid="ghost"))
         _bands(figure, axes, where, records)
         _peak(axes, trace, where, records, size, limit)
         _column(figure, trace, ghost, present, size, limit)
-        title_line(figure, title or "Live memory through one step", f"{trace.source}, {trace.device}")
+        title_line(figure, title or "Live memory through one step", note or source_words(trace))
         figure.alt = timeline_sentence(trace, ghost)
     return figure
+
+
+def source_words(trace) -> str:
+    """What was counted and where. Only an accelerator's allocator counts VRAM."""
+    if trace.source == ALLOCATOR:
+        return f"VRAM by the allocator ({trace.device})"
+    return f"{trace.source} ({'CPU' if trace.device == 'cpu' else trace.device})"
 
 
 def timeline_sentence(trace, ghost=None) -> str:
     """The time line in words: peak, phase, what it was made of, change against the earlier trace."""
     parts = sorted(trace.peak_by_category.items(), key=lambda item: -item[1])
     made_of = ", ".join(f"{name} {mib(n)}" for name, n in parts if n)
-    what = "VRAM from the allocator" if trace.source == ALLOCATOR else trace.source
     text = (
-        f"Memory through one step on {trace.device} ({what}): starts at {mib(trace.baseline_bytes)}, "
+        f"Memory through one step, {source_words(trace)}: starts at {mib(trace.baseline_bytes)}, "
         f"peaks at {mib(trace.peak_bytes)} in the {trace.peak_record.phase} phase. At the peak: {made_of}."
     )
     if ghost is not None:
