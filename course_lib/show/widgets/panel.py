@@ -268,9 +268,7 @@ class Panel(W.VBox):
                     arguments = self.settings, self._result, self._before
                 self._picture.value, sentence = self.view(*arguments)
                 if number == self._wanted:  # the sentence is read aloud, so only at rest
-                    self._status.value = (
-                        f'<p role="status" aria-live="polite">{html.escape(sentence)}</p>'
-                    )
+                    self._status.value = f'<p role="status" aria-live="polite" style="line-height:1.4">{html.escape(sentence)}</p>'
                 if not failed:
                     self._problem.value = ""
             except Exception as error:
