@@ -22,6 +22,7 @@ from course_lib.show.style import Picture, picture
 
 FRAMES_PER_SECOND = 12
 WIDE = {"description_width": "initial"}  # else JupyterLab cuts labels at 92 pixels
+_STATUS = '<p role="status" aria-live="polite" style="line-height:1.4">{}</p>'
 _open: dict = {}  # the panel that each cell has open
 
 
@@ -268,8 +269,7 @@ class Panel(W.VBox):
                     arguments = self.settings, self._result, self._before
                 self._picture.value, sentence = self.view(*arguments)
                 if number == self._wanted:  # the sentence is read aloud, so only at rest
-                    self._status.value = f'<p role="status" aria-live="polite" style="line-height:1.4">{html.escape(sentence)}</p>'
-                if not failed:
+                    self._status.value = _STATUS.format(html.escape(sentence))if not failed:
                     self._problem.value = ""
             except Exception as error:
                 self._fail(error)

@@ -83,7 +83,8 @@ def peak_table(trace, ghost=None) -> str:
         for name, values in rows
     )
     return (
-        '<table style="line-height:1.35"><caption style="text-align:left;white-space:nowrap">What the peak is made of: '
+        '<table style="line-height:1.35">'
+        '<caption style="text-align:left;white-space:nowrap">What the peak is made of: '
         f"{html.escape(source_words(trace))}</caption>"
         f'<tr><th scope="col" style="text-align:left">part</th>{head}</tr>{body}</table>'
     )
