@@ -269,7 +269,8 @@ class Panel(W.VBox):
                     arguments = self.settings, self._result, self._before
                 self._picture.value, sentence = self.view(*arguments)
                 if number == self._wanted:  # the sentence is read aloud, so only at rest
-                    self._status.value = _STATUS.format(html.escape(sentence))if not failed:
+                    self._status.value = _STATUS.format(html.escape(sentence))
+                if not failed:
                     self._problem.value = ""
             except Exception as error:
                 self._fail(error)
