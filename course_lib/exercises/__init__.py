@@ -43,10 +43,11 @@ def ready(id=_MISSING, answer=_MISSING):
         verdict.show()
     _strict(verdict)
     exercise = registry.get(id)
-    why = {"not started": "is not written yet", "failed": "does not pass its check yet"}
+    reasons = {"not started": "is not written yet", "failed": "does not pass its check yet"}
+    why = reasons.get(verdict.state, "could not be checked here")
     page.note(
-        f"{exercise.id}: `{exercise.name}` {why.get(verdict.state, 'could not be checked here')}, so this notebook goes on "
-        f"with the course's own. `{exercise.call}` says more."
+        f"{exercise.id}: `{exercise.name}` {why}, so this notebook goes on with the course's own. "
+        f"`{exercise.call}` says more."
     )
     return exercise.reference
 
@@ -60,7 +61,7 @@ def hint(id=_MISSING):
         return
     number, text = judge.next_hint(exercise)
     if text is None:
-        page.note(f'{exercise.id}: these were all {number} hints. `solution("{exercise.id}")` shows one way to do it.')
+        page.note(f'{exercise.id}: these were all {number} hints; `solution("{exercise.id}")` shows one way.')
         return
     page.note(f"Hint {number} of {len(exercise.hints)} for {exercise.id}: {text}")
     progress.record(exercise.id, "hint", number=number)

@@ -7,7 +7,7 @@ KEEP = 2000  # characters
 
 
 class Printed:
-    """What one thread prints to stdout and stderr while this is open: the first KEEP characters and the count."""
+    """What one thread prints to stdout and stderr while this is open: its start and how much it was."""
 
     def __init__(self):
         self.kept = ""

@@ -18,8 +18,8 @@ _LIBRARIES = tuple(
 def explain(error, function, name, called=None):
     """A Fault that says which line of the learner's code raised `error` and what to do.
 
-    `called`: (args, kwargs) if the error came out of a call of `function`. Without it the error came out of a checker,
-    and None is returned if no line of the learner's was involved: then the checker has a bug.
+    `called`: (args, kwargs) if the error came out of a call of `function`. Without it the error came out of a
+    checker, and None is returned if no line of the learner's was involved: then the checker has a bug.
     """
     line = _own_line(error, function)
     if line is None and called is None:
@@ -32,12 +32,19 @@ def explain(error, function, name, called=None):
         )
     where = f"in {line}" if line else f"in `{name}`"
     if isinstance(error, RecursionError):
-        return Fault("recursion", f"Your code calls itself without an end {where}. A recursion needs a case in which it stops.")
+        return Fault(
+            "recursion",
+            f"Your code calls itself without an end {where}. A recursion needs a case in which it stops.",
+        )
     if isinstance(error, MemoryError):
         return Fault("out of memory", f"Your code asked for more memory than there is {where}.")
     if isinstance(error, (SystemExit, KeyboardInterrupt, GeneratorExit)):
-        return Fault("raised", f"Your code ends the program {where} with {_kind(error)}. Use `return` instead.")
-    return Fault("raised", f"Your code raised {_kind(error)} {where}. Python says: {_message(error) or 'nothing more'}")
+        return Fault(
+            "raised", f"Your code ends the program {where} with {_kind(error)}. Use `return` instead."
+        )
+    return Fault(
+        "raised", f"Your code raised {_kind(error)} {where}. Python says: {_message(error) or 'nothing more'}"
+    )
 
 
 def signature_of(function):
@@ -57,7 +64,7 @@ def source_of(thing):
 
 
 def _own_line(error, function):
-    """'line 4: `loss.backwards()`': the innermost line of the learner's own on the way to the error, or None."""
+    """'line 4: `loss.backwards()`': the innermost of the learner's own lines above the error, or None."""
     own_file, found, trace = _file_of(function), None, error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename

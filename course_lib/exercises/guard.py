@@ -1,12 +1,11 @@
 """Run a checker on a learner's answer so that nothing the answer does can hurt the notebook or the verdict.
 
-The checker runs in a thread with a time limit. Whatever the answer raises becomes a Fault with the learner's own
-line; what it prints is kept short; what it replaces is put back (see protect.py).
+The checker runs in a thread with a time limit. Whatever the answer raises becomes a Fault with the learner's
+own line; what it prints is kept short; what it replaces is put back (see protect.py).
 """
 
 import _thread
 import builtins
-import ctypes
 import sys
 import threading
 import time
@@ -16,7 +15,9 @@ from . import faults
 from .capture import Printed
 from .explain import explain, signature_of, source_of
 from .faults import Fault, NotStarted
-from .protect import World, changed, held
+from .protect import World
+from .stop import TimeUp, forget, interrupt
+from .unchanged import changed, held
 
 GRACE = 2.0  # seconds that a thread gets to end once it is told to
 # own references: an answer may patch these modules while it runs
@@ -26,37 +27,13 @@ _inside = set()  # the threads in which an answer is being checked
 
 @dataclass
 class Outcome:
-    """How a check went: `fault` (None: passed), whether a TODO was reached, what was printed, a bug of the course."""
+    """How a check went: `fault` (None: passed), was a TODO reached, what was printed, a bug of the course."""
 
     fault: Fault | None = None
     todo: bool = False
     printed: str = ""
     printed_total: int = 0
     bug: str | None = None
-
-
-class TimeUp(SystemExit):
-    """Ends the thread of an answer that takes too long. A SystemExit, because a thread ends silently on one."""
-
-    def __init__(self, *args):
-        super().__init__(*args)
-        # Runs inside the thread. From here on every line in every frame raises it again, so that no
-        # `while True: try: ... except: pass` outlives it: the second one comes while the `except` is running.
-        frame = sys._getframe()
-        while frame is not None:
-            frame.f_trace = _raise_again
-            frame = frame.f_back
-        sys.settrace(_raise_again)
-
-
-def _raise_again(frame, event, arg):
-    _interrupt(_get_ident())
-    return _raise_again
-
-
-def _interrupt(thread):
-    """Raise TimeUp in a thread, at its next step in Python code. False if there is no such thread any more."""
-    return ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TimeUp)) > 0
 
 
 class GuardedAnswer:
@@ -73,7 +50,8 @@ class GuardedAnswer:
     def call(self, *args, unchanged=(), **kwargs):
         """Call the function. Raises Fault("mutated input") if one of `unchanged` is not what it was before.
 
-        `unchanged`: tensors, modules, optimizers, arrays, or lists, tuples and dicts of them. Gradients may change.
+        `unchanged`: tensors, modules, optimizers, arrays, or lists, tuples and dicts of them. Gradients may
+        change.
         """
         before = [held(thing) for thing in unchanged]
         try:
@@ -89,8 +67,8 @@ class GuardedAnswer:
             if changed(record):
                 raise Fault(
                     "mutated input",
-                    f"`{self.name}` changed a {_word(record[0])} that it was given and should leave as it is. "
-                    "Look for in-place operations (`+=`, `x[...] =`, names that end in `_`) and work on a copy.",
+                    f"`{self.name}` changed a {_word(record[0])} that it was given and should leave alone. Look "
+                    "for in-place operations (`+=`, `x[...] =`, names that end in `_`) and work on a copy.",
                 )
         return result
 
@@ -99,8 +77,9 @@ class GuardedAnswer:
 
 
 def run(checker, answer, time_limit, name, calls=True):
-    """Run `checker` on an answer for at most `time_limit` seconds. Returns an Outcome; raises only KeyboardInterrupt.
+    """Run `checker` on an answer for at most `time_limit` seconds, and say how it went.
 
+    Raises nothing but KeyboardInterrupt, after the work was ended.
     `calls`: the answer is a function or class, and the checker gets a GuardedAnswer.
     """
     world = World(_globals_of(answer) if calls else None)
@@ -156,6 +135,7 @@ class _Job:
         self._thread = _thread.start_new_thread(self._run, (work, explained))
 
     def _run(self, work, explained):
+        forget(_get_ident())
         _inside.add(_get_ident())
         builtins.input = sys.breakpointhook = _no_questions
         try:
@@ -171,7 +151,7 @@ class _Job:
             self._done.release()
 
     def wait(self, seconds):
-        """True if the work is over in time. In short waits, so that Stop and Ctrl-C come through everywhere."""
+        """True if the work is over in time. Waits in short steps, so that Stop and Ctrl-C come through."""
         end = _monotonic() + seconds
         while not self._done.acquire(timeout=0.1):
             if _monotonic() > end:
@@ -181,23 +161,26 @@ class _Job:
     def stop(self):
         """Tell the thread to end until it does. False if it did not within GRACE: it waits in C code."""
         end = _monotonic() + GRACE
-        while not self._over and self._thread is not None and _interrupt(self._thread):
+        while not self._over and self._thread is not None and interrupt(self._thread):
             if _monotonic() > end:
                 return False
             _sleep(0.01)
         _inside.discard(self._thread)  # the thread may have been ended just before it did this itself
+        forget(self._thread)
         return True
 
 
 def _explained(error, explained):
-    """A Fault for what the learner's code raised outside of a guarded call, or the text of a bug in the checker."""
+    """A Fault for what an answer raised outside of a guarded call, or the text of a bug in the checker."""
     fault = explained(error)
     return fault if fault is not None else f"{type(error).__name__}: {error}"
 
 
 def _no_questions(*_):
-    raise Fault("asks for input", "Your code asks for input, and nobody can answer during a check: remove `input()` "
-                "and `breakpoint()`.")  # fmt: skip
+    sentence = (
+        "Your code asks for input, and nobody can answer during a check: remove `input` and `breakpoint`."
+    )
+    raise Fault("asks for input", sentence)
 
 
 def _globals_of(answer):

@@ -23,7 +23,11 @@ def judge(id, answer):
     if answer is MISSING:
         return _malformed(exercise.id, "no answer", f"Pass your answer as well: `{exercise.call}`.")
     if guard.inside():
-        return _malformed(exercise.id, "check in answer", "An answer cannot call `check` or `ready` itself: remove that line.")
+        return _malformed(
+            exercise.id,
+            "check in answer",
+            "An answer cannot call `check` or `ready` itself: remove that line.",
+        )
     early = _before(exercise, answer)
     if early is not None:
         return early
@@ -62,7 +66,9 @@ def reference_source(exercise):
     if source is None:
         raise ValueError(f"exercise {exercise.id}: the source of its reference cannot be found")
     if getattr(exercise.reference, "__name__", None) != exercise.name:
-        raise ValueError(f"exercise {exercise.id}: the reference must be called `{exercise.name}`, as in the notebook")
+        raise ValueError(
+            f"exercise {exercise.id}: the reference must be called `{exercise.name}`, as in the notebook"
+        )
     return source.rstrip()
 
 
@@ -71,18 +77,32 @@ def _before(exercise, answer):
     if answer is ...:
         return _not_started(exercise)
     if exercise.calls and not callable(answer):
-        return _verdict(exercise, "failed", "not a function", f"Pass the function itself, without calling it: `{exercise.call}`.")
+        return _verdict(
+            exercise,
+            "failed",
+            "not a function",
+            f"Pass the function itself, without calling it: `{exercise.call}`.",
+        )
     if not exercise.calls and inspect.isroutine(answer):
-        return _verdict(exercise, "failed", "not a value", f"This asks for a value, and it is a function: call it first, or pass `{exercise.name}`.")
+        return _verdict(
+            exercise,
+            "failed",
+            "not a value",
+            f"This asks for a value, and it is a function: call it first, or pass `{exercise.name}`.",
+        )
     if exercise.needs == "gpu" and not _has_gpu():
         if exercise.calls and "TODO" in getattr(getattr(answer, "__code__", None), "co_names", ()):
             return _not_started(exercise)
-        checked = f"it can be called, as `{exercise.name}{signature_of(answer)}`" if exercise.calls else "a value is there"
+        checked = (
+            f"it can be called, as `{exercise.name}{signature_of(answer)}`"
+            if exercise.calls
+            else "a value is there"
+        )
         return _verdict(
             exercise,
             "not verified here",
             "needs a GPU",
-            f"Checked: {checked}. Not checked: whether it is right, because that needs a GPU and there is none here.",
+            f"Checked: {checked}. Not checked: whether it is right. That needs a GPU, and there is none here.",
         )
     return None
 
@@ -95,9 +115,9 @@ def _has_gpu():
 
 def _not_asked(id, answer, sentence):
     if callable(id) and isinstance(answer, str):
-        sentence = "The id comes first, then your answer, as in `check(\"02.3\", accumulate)`."
+        sentence = 'The id comes first, then your answer, as in `check("02.3", accumulate)`.'
     elif not isinstance(id, str):
-        sentence = "Begin with the exercise's id in quotes, as in `check(\"02.3\", accumulate)`."
+        sentence = 'Begin with the exercise\'s id in quotes, as in `check("02.3", accumulate)`.'
         if isinstance(id, float) and 0 < id < 100:
             sentence += f" You gave the number {id:g} without quotes."
     return _malformed(plain(id, 20) if isinstance(id, str) else "?", "unknown id", sentence)
@@ -112,19 +132,31 @@ def _bug(id, text):
         id,
         "failed",
         "course error",
-        f"The course's own checker failed; this is not your fault. Please report it with this line: {plain(text, 300)}",
+        f"The course's own checker failed; this is not your fault. Please report this line: {plain(text, 300)}",
     )
 
 
 def _not_started(exercise, **printed):
     blank = "replace `TODO(...)` with your code" if exercise.calls else "replace `...` with your answer"
-    return _verdict(exercise, "not started", "not started", f"{exercise.prompt.rstrip('.')}. To begin, {blank}.", **printed)
+    return _verdict(
+        exercise,
+        "not started",
+        "not started",
+        f"{exercise.prompt.rstrip('.')}. To begin, {blank}.",
+        **printed,
+    )
 
 
 def _verdict(exercise, state, diagnosis, message, **printed):
     left = len(exercise.hints) - _hints_given.get(exercise.id, 0)
     return Verdict(
-        exercise.id, state, _text(diagnosis, 60), _text(message, 1500), exercise.title, hints_left=left, **printed
+        exercise.id,
+        state,
+        _text(diagnosis, 60),
+        _text(message, 1500),
+        exercise.title,
+        hints_left=left,
+        **printed,
     )
 
 

@@ -4,8 +4,8 @@ import html
 import re
 import sys
 
-# Only JupyterLab's own colours, so that it reads well in light and dark; outside of JupyterLab the page's own.
-# The theme's green, orange and red are too pale for text: they colour the edge, the words stay in the font's colour.
+# Only JupyterLab's own colours, for light and dark; outside of JupyterLab the page's own. The theme's green,
+# orange and red are too pale for text: they colour the edge, and the words stay in the font's colour.
 _EDGES = {
     "good": "--jp-success-color1",
     "bad": "--jp-error-color1",
@@ -15,7 +15,7 @@ _EDGES = {
 
 
 def plain(text, limit=1000):
-    """Text from anywhere as a real, short str: a str subclass could lie, and megabytes would freeze the page."""
+    """Text from anywhere as a short, real str: a subclass could lie, and megabytes would freeze the page."""
     text = str.encode(str.__getitem__(text, slice(limit + 1)), "utf-8", "replace").decode()
     return text if len(text) <= limit else text[:limit] + " […]"
 
@@ -38,7 +38,8 @@ def fold(summary, text, open=False):
     """A part that opens with a click or the Enter key. `summary` and `text` are plain text."""
     return (
         f"<details{' open' if open else ''}><summary>{html.escape(summary)}</summary>"
-        f'<pre style="white-space: pre-wrap; color: var(--jp-ui-font-color1, inherit)">{html.escape(text)}</pre></details>'
+        '<pre style="white-space: pre-wrap; color: var(--jp-ui-font-color1, inherit)">'
+        f"{html.escape(text)}</pre></details>"
     )
 
 

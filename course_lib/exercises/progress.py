@@ -18,7 +18,7 @@ _told = False  # a problem with the file is told once a session
 
 @dataclass
 class Standing:
-    """Where a learner stands with one exercise. `last` is in seconds since 1970, 0 if there is nothing yet."""
+    """Where a learner stands with one exercise. `last` is in seconds since 1970, 0 if never."""
 
     state: str = "not started"
     tries: int = 0
@@ -28,7 +28,7 @@ class Standing:
 
 
 def location():
-    """The progress file, or None where nothing is kept: COURSE_PROGRESS=off, or CI without COURSE_PROGRESS."""
+    """The progress file, or None where none is kept: COURSE_PROGRESS=off, or CI and no COURSE_PROGRESS."""
     chosen = os.environ.get("COURSE_PROGRESS", "").strip()
     if chosen.lower() == "off" or (not chosen and os.environ.get("CI")):
         return None
@@ -125,17 +125,18 @@ class Status:
     def _repr_html_(self):
         from html import escape
 
+        left = "text-align: left"
         heads = ("Exercise", "State", "Tries", "Hints", "Last")
-        head = "".join(f'<th scope="col" style="text-align: left">{text}</th>' for text in heads)
+        head = "".join(f'<th scope="col" style="{left}">{text}</th>' for text in heads)
         body = "".join(
-            f'<tr><th scope="row" style="text-align: left; font-weight: normal">{exercise.id} {escape(exercise.title)}'
-            f'</th><td style="text-align: left">{_sign(standing)} {_words(standing)}</td><td>{standing.tries}</td>'
+            f'<tr><th scope="row" style="{left}; font-weight: normal">{exercise.id} {escape(exercise.title)}</th>'
+            f'<td style="{left}">{_sign(standing)} {_words(standing)}</td><td>{standing.tries}</td>'
             f"<td>{standing.hints}</td><td>{_day(standing.last)}</td></tr>"
             for exercise, standing in self.rows
         )
         return (
-            '<table style="color: var(--jp-ui-font-color1, inherit)"><caption style="text-align: left">'
-            f"Your progress: {self.passed} of {len(self.rows)} exercises passed. {escape(self.sentence)}</caption>"
+            f'<table style="color: var(--jp-ui-font-color1, inherit)"><caption style="{left}">Your progress: '
+            f"{self.passed} of {len(self.rows)} exercises passed. {escape(self.sentence)}</caption>"
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         )
 
@@ -192,8 +193,8 @@ def _parse(line):
 
 def _sentence(error):
     return (
-        f"Your progress cannot be saved or read ({getattr(error, 'strerror', None) or error}); everything else works. "
-        "COURSE_PROGRESS can name another file."
+        f"Your progress cannot be saved or read ({getattr(error, 'strerror', None) or error}); everything else "
+        "works. COURSE_PROGRESS can name another file."
     )
 
 

@@ -17,7 +17,7 @@ _shown = []  # the verdicts that the running cell has shown already
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found: `state` is one of STATES, `diagnosis` a slug ("" if passed), `message` for the learner."""
+    """What a check found: `state` is one of STATES, `diagnosis` a slug, `message` for the learner."""
 
     id: str
     state: str

@@ -1,7 +1,7 @@
 """Look closely at a learner's value: the right type, finite, and no object that only claims to be equal.
 
-Each function raises Fault with a sentence that says what came instead, or returns a plain value that is safe to compare.
-What is let in: ints of Python, NumPy and 0-dim tensors alike; Fraction and Decimal as numbers; tuples for lists.
+Each function raises Fault with a sentence that says what came instead, or returns a plain value that is safe to
+compare. Let in: ints of Python, NumPy and 0-dim tensors alike; Fraction and Decimal as numbers; tuples for lists.
 What is not: bool as a number, a float where a count is asked, tensor subclasses, NaN and infinity.
 """
 
@@ -27,7 +27,7 @@ def want_int(value, what):
 
 
 def want_number(value, what):
-    """`value` as int, float, Fraction or Decimal. Also accepts NumPy numbers and 0-dim tensors; finite ones only."""
+    """`value` as a finite int, float, Fraction or Decimal. Also accepts NumPy numbers and 0-dim tensors."""
     value = _unpack(value, what)
     if type(value) in (int, Fraction):
         return value
@@ -37,7 +37,9 @@ def want_number(value, what):
     if type(value) is Decimal and value.is_finite() and abs(value.adjusted()) < 400:
         return value
     if type(value) in (float, Decimal):
-        raise Fault("not finite", f"{what} is {shown(value)}. Look for a division by zero or an overflow on the way.")
+        raise Fault(
+            "not finite", f"{what} is {shown(value)}. Look for a division by zero or an overflow on the way."
+        )
     raise _wrong_type(value, what, "a number")
 
 
@@ -52,12 +54,14 @@ def want_tensor(value, what, shape=None, dtype=None):
     if dtype is not None and value.dtype != dtype:
         raise Fault("wrong dtype", f"{what} is {_short(value.dtype)} and should be {_short(dtype)}.")
     if (value.is_floating_point() or value.is_complex()) and not bool(torch.isfinite(value.detach()).all()):
-        raise Fault("not finite", f"{what} holds NaN or infinity. Look for a division by zero or an overflow.")
+        raise Fault(
+            "not finite", f"{what} holds NaN or infinity. Look for a division by zero or an overflow."
+        )
     return value
 
 
 def want_sequence(value, what, length=None):
-    """The items as a plain list. Accepts list, tuple, range, 1-dim NumPy arrays and tensors; no generator, no set."""
+    """The items as a list. Accepts list, tuple, range, 1-dim NumPy arrays and tensors; no generator or set."""
     if isinstance(value, list):
         items = list(list.__iter__(value))
     elif isinstance(value, tuple):
@@ -85,8 +89,8 @@ def want_true(condition, diagnosis, message):
 def want_close(got, expected, what, diagnosis, hint, rel=1e-6):
     """Raise Fault(diagnosis, "what is .., expected ..: hint") unless both agree to `rel`.
 
-    Numbers: |got - expected| <= rel * |expected|; tensors: the largest difference against the largest entry of
-    `expected`. Where `expected` is zero, `rel` itself is the bound.
+    Numbers: |got - expected| <= rel * |expected|; tensors: the largest difference against the largest entry
+    of `expected`. Where `expected` is zero, `rel` itself is the bound.
     """
     if isinstance(expected, torch.Tensor):
         got = want_tensor(got, what, shape=expected.shape).detach()
@@ -99,7 +103,9 @@ def want_close(got, expected, what, diagnosis, hint, rel=1e-6):
         scale = expected.abs().max().item()
         if off <= rel * (scale or 1):
             return
-        raise Fault(diagnosis, f"{what} is off by up to {off:.3g} (its largest right entry is {scale:.3g}): {hint}")
+        raise Fault(
+            diagnosis, f"{what} is off by up to {off:.3g} (its largest right entry is {scale:.3g}): {hint}"
+        )
     got, expected = want_number(got, what), want_number(expected, "the expected value")
     # Fractions are exact: no overflow with huge ints, no rounding on the way
     bound = Fraction(rel) * (abs(Fraction(expected)) or 1)
@@ -125,7 +131,11 @@ def _unpack(value, what):
     """Python's own number for a NumPy number, a 0-dim tensor or a subclass of int or float."""
     if isinstance(value, bool) or value is None:
         return value
-    if type(value) in (torch.Tensor, torch.nn.Parameter) and value.layout == torch.strided and value.numel() == 1:
+    if (
+        type(value) in (torch.Tensor, torch.nn.Parameter)
+        and value.layout == torch.strided
+        and value.numel() == 1
+    ):
         if value.dtype == torch.bool or value.ndim != 0 or value.device.type == "meta":
             return value
         return value.detach().item()
@@ -158,7 +168,7 @@ def _kind(value):
     if isinstance(value, type):
         return "a class"
     name = type.__getattribute__(type(value), "__name__")
-    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} object of type `{name[:60]}`"
+    return f"an object of type `{name[:60]}`"
 
 
 def _is_array(value):
