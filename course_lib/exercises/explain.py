@@ -15,13 +15,13 @@ _LIBRARIES = tuple(
 )
 
 
-def explain(error, function, name, called=None):
+def explain(error, function, name, called=None, checker=None):
     """A Fault that says which line of the learner's code raised `error` and what to do.
 
-    `called`: (args, kwargs) if the error came out of a call of `function`. Without it the error came out of a
-    checker, and None is returned if no line of the learner's was involved: then the checker has a bug.
+    `called`: (args, kwargs) if the error came out of a call of `function`. Without it the error came out of
+    `checker`, and None is returned if no line of the learner's was involved: then the checker has a bug.
     """
-    line = _own_line(error, function)
+    line = _own_line(error, function, getattr(checker, "__code__", None))
     if line is None and called is None:
         return None
     if line is None and isinstance(error, TypeError) and callable(function) and not _fits(function, *called):
@@ -63,12 +63,13 @@ def source_of(thing):
         return None
 
 
-def _own_line(error, function):
+def _own_line(error, function, checker):
     """'line 4: `loss.backwards()`': the innermost of the learner's own lines above the error, or None."""
     own_file, found, trace = _file_of(function), None, error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if file == own_file or not file.startswith(_LIBRARIES):
+        own = file == own_file or not file.startswith(_LIBRARIES)
+        if own and trace.tb_frame.f_code is not checker:
             found = trace
         trace = trace.tb_next
     if found is None:

@@ -4,8 +4,8 @@
 class Fault(Exception):
     """An answer is wrong in a way that has a name.
 
-    `diagnosis` is a short slug such as "wrong type"; `message` tells the learner what is wrong and what to try.
-    Backticks in it mark code.
+    `diagnosis` is a short slug such as "wrong type"; `message` says what is wrong and what to try. Backticks
+    in it mark code.
     """
 
     def __init__(self, diagnosis, message):

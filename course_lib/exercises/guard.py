@@ -67,8 +67,8 @@ class GuardedAnswer:
             if changed(record):
                 raise Fault(
                     "mutated input",
-                    f"`{self.name}` changed a {_word(record[0])} that it was given and should leave alone. Look "
-                    "for in-place operations (`+=`, `x[...] =`, names that end in `_`) and work on a copy.",
+                    f"`{self.name}` changed a {_word(record[0])} that it was given and must leave alone. "
+                    "Look for in-place operations (`+=`, `x[...] =`, names that end in `_`) and work on a copy.",
                 )
         return result
 
@@ -89,7 +89,10 @@ def run(checker, answer, time_limit, name, calls=True):
     stopped = False
     printed.open()
     try:
-        job.start(lambda: (printed.claim(), checker(subject)), lambda error: explain(error, answer, name))
+        job.start(
+            lambda: (printed.claim(), checker(subject)),
+            lambda error: explain(error, answer, name, checker=checker),
+        )
         in_time = job.wait(time_limit)
         stopped = in_time or job.stop()
     except BaseException:  # the learner pressed Stop

@@ -102,7 +102,7 @@ def _before(exercise, answer):
             exercise,
             "not verified here",
             "needs a GPU",
-            f"Checked: {checked}. Not checked: whether it is right. That needs a GPU, and there is none here.",
+            f"Checked: {checked}. Not checked: whether it is right. That needs a GPU, and none is here.",
         )
     return None
 
@@ -132,7 +132,7 @@ def _bug(id, text):
         id,
         "failed",
         "course error",
-        f"The course's own checker failed; this is not your fault. Please report this line: {plain(text, 300)}",
+        f"The course's own checker failed; this is not your fault. Please report: {plain(text, 300)}",
     )
 
 

@@ -129,8 +129,8 @@ class Status:
         heads = ("Exercise", "State", "Tries", "Hints", "Last")
         head = "".join(f'<th scope="col" style="{left}">{text}</th>' for text in heads)
         body = "".join(
-            f'<tr><th scope="row" style="{left}; font-weight: normal">{exercise.id} {escape(exercise.title)}</th>'
-            f'<td style="{left}">{_sign(standing)} {_words(standing)}</td><td>{standing.tries}</td>'
+            f'<tr><th scope="row" style="{left}; font-weight: normal">{exercise.id} {escape(exercise.title)}'
+            f'</th><td style="{left}">{_sign(standing)} {_words(standing)}</td><td>{standing.tries}</td>'
             f"<td>{standing.hints}</td><td>{_day(standing.last)}</td></tr>"
             for exercise, standing in self.rows
         )
@@ -192,9 +192,10 @@ def _parse(line):
 
 
 def _sentence(error):
+    why = getattr(error, "strerror", None) or error
     return (
-        f"Your progress cannot be saved or read ({getattr(error, 'strerror', None) or error}); everything else "
-        "works. COURSE_PROGRESS can name another file."
+        f"Your progress cannot be saved or read ({why}); everything else works. "
+        "COURSE_PROGRESS can name another file."
     )
 
 

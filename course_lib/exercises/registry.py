@@ -36,10 +36,10 @@ class Exercise:
     """One exercise: what is asked, a reference, hints, a checker, and the answers that test the checker.
 
     `reference` is a function or class (the answer is called), or a value. `checker(answer)` raises Fault or
-    returns None; a function answer arrives as a guard.GuardedAnswer. `time_limit` is in seconds and covers the
-    whole check. `needs="gpu"`: the check makes no sense without one. `name` is what the learner's function or
-    variable is called: the reference's own name unless given, required for values. `source` is the expression that
-    solved notebooks and `solution` show for a value, where its repr would teach nothing.
+    returns None; a function answer arrives as a guard.GuardedAnswer. `time_limit` (seconds) covers the whole
+    check. `needs="gpu"`: the check makes no sense without one. `name` is what the learner's function or
+    variable is called: the reference's own name unless given, required for values. `source` is the expression
+    that solved notebooks and `solution` show for a value, where its repr would teach nothing.
     """
 
     id: str

@@ -1,8 +1,8 @@
 """End a thread that runs somebody's endless loop, also one inside `try: ... except: pass`.
 
-An exception raised in the thread from outside would be caught by such a loop, which then goes on. So the first
-one also switches tracing on: from then on every line that the thread reaches, in an `except` part too, asks for
-the next exception, and the thread has no line left on which to go on.
+An exception raised in the thread from outside would be caught by such a loop, which then goes on. So the
+first one also switches tracing on: from then on every line that the thread reaches, in an `except` part too,
+asks for the next exception, and the thread has no line left on which to go on.
 """
 
 import ctypes

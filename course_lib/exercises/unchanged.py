@@ -4,75 +4,63 @@ import itertools
 
 import torch
 
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
 
 def held(thing):
     """What `changed` needs to know about a tensor, module, optimizer, array or container before a call."""
-    if isinstance(thing, torch.Tensor):
-        return thing, (thing.requires_grad, thing.detach().clone())
-    if isinstance(thing, torch.nn.Module):
-        tensors = dict(itertools.chain(thing.named_parameters(), thing.named_buffers()))
-        training = [module.training for module in thing.modules()]
-        return thing, (training, {name: held(tensor) for name, tensor in tensors.items()})
-    if isinstance(thing, torch.optim.Optimizer):
-        return thing, held(thing.state_dict())
-    if isinstance(thing, dict):
-        return thing, {key: held(value) for key, value in thing.items()}
-    if isinstance(thing, (list, tuple)):
-        return thing, [held(value) for value in thing]
-    if type(thing).__module__ == "numpy" and hasattr(thing, "tobytes"):
-        return thing, (thing.shape, thing.tobytes())
-    return thing, None
+    return thing, [(leaf, _copy(leaf)) for leaf in _leaves(thing)]
 
 
 def changed(record):
     """True if the thing that `held` recorded is no longer the same, bit for bit. Gradients do not count."""
     thing, before = record
+    now = list(_leaves(thing))
+    return len(now) != len(before) or not all(_same(leaf, *old) for leaf, old in zip(now, before))
+
+
+def _leaves(thing):
+    """Everything in it that can change, in a fixed order."""
     if isinstance(thing, torch.Tensor):
-        grad, values = before
-        return thing.requires_grad != grad or not _same_bits(thing.detach(), values)
-    if isinstance(thing, torch.nn.Module):
-        training, tensors = before
-        now = dict(itertools.chain(thing.named_parameters(), thing.named_buffers()))
-        if training != [module.training for module in thing.modules()] or list(now) != list(tensors):
-            return True
-        return any(now[name] is not tensors[name][0] or changed(tensors[name]) for name in now)
-    if isinstance(thing, torch.optim.Optimizer):
-        return _differs(thing.state_dict(), before)
-    if isinstance(thing, (dict, list, tuple)):
-        return _differs(thing, record)
-    if before is not None:
-        return (thing.shape, thing.tobytes()) != before
-    return False
-
-
-def _differs(now, record):
-    """True if a container no longer holds the same items, or one of them changed."""
-    _, before = record
-    if isinstance(now, dict):
-        if list(now) != list(before):
-            return True
-        pairs = [(now[key], before[key]) for key in before]
+        yield from (thing, thing.requires_grad)
+    elif isinstance(thing, torch.nn.Module):
+        for name, tensor in itertools.chain(thing.named_parameters(), thing.named_buffers()):
+            yield from (name, tensor, tensor.requires_grad)
+        yield from (module.training for module in thing.modules())
+    elif isinstance(thing, torch.optim.Optimizer):
+        yield from _leaves(thing.state_dict())
+    elif isinstance(thing, dict):
+        yield from thing
+        yield from _leaves(list(thing.values()))
+    elif isinstance(thing, (list, tuple)):
+        yield len(thing)
+        for item in thing:
+            yield from _leaves(item)
     else:
-        if len(now) != len(before):
-            return True
-        pairs = list(zip(now, before))
-    for value, old in pairs:
-        if isinstance(value, (dict, list, tuple)) and type(value) is type(old[0]):
-            if _differs(value, old):
-                return True
-        elif old[1] is None:
-            if value is not old[0] and (type(value) not in (int, float, str, bool) or value != old[0]):
-                return True
-        elif value is not old[0] or changed(old):
-            return True
-    return False
+        yield thing
+
+
+def _copy(leaf):
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach().clone()
+    return leaf.copy() if _is_array(leaf) else leaf
+
+
+def _same(now, leaf, copy):
+    if isinstance(leaf, torch.Tensor):
+        return now is leaf and _same_bits(leaf.detach(), copy)
+    if _is_array(leaf):
+        return now is leaf and now.shape == copy.shape and now.tobytes() == copy.tobytes()
+    return now is leaf or (type(now) is type(leaf) and type(now) in _PLAIN and now == leaf)
 
 
 def _same_bits(a, b):
     """NaN equals NaN here: what counts is whether somebody wrote into it."""
     if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
         return False
-    if a.numel() == 0:
-        return True
-    flat = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (a, b)]
-    return torch.equal(*flat)
+    flat = [tensor.contiguous().reshape(-1) for tensor in (a, b)]
+    return a.numel() == 0 or torch.equal(*(tensor.view(torch.uint8) for tensor in flat))
+
+
+def _is_array(thing):
+    return type(thing).__module__ == "numpy" and hasattr(thing, "tobytes")

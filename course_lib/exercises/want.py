@@ -1,7 +1,7 @@
 """Look closely at a learner's value: the right type, finite, and no object that only claims to be equal.
 
-Each function raises Fault with a sentence that says what came instead, or returns a plain value that is safe to
-compare. Let in: ints of Python, NumPy and 0-dim tensors alike; Fraction and Decimal as numbers; tuples for lists.
+Each function raises Fault with a sentence that says what came instead, or returns a plain value that is safe
+to compare. Let in: numbers of Python, NumPy and 0-dim tensors alike, Fraction, Decimal, tuples for lists.
 What is not: bool as a number, a float where a count is asked, tensor subclasses, NaN and infinity.
 """
 
@@ -61,7 +61,7 @@ def want_tensor(value, what, shape=None, dtype=None):
 
 
 def want_sequence(value, what, length=None):
-    """The items as a list. Accepts list, tuple, range, 1-dim NumPy arrays and tensors; no generator or set."""
+    """The items as a list. Accepts list, tuple, range, 1-dim arrays and tensors; no generator or set."""
     if isinstance(value, list):
         items = list(list.__iter__(value))
     elif isinstance(value, tuple):
