@@ -121,6 +121,8 @@ def shown(value):
         return f"{value:,}" if type(value) is int else repr(value)
     if type(value) is float:
         return f"{value:.6g}"
+    if type(value) is Fraction and max(abs(value.numerator), value.denominator).bit_length() > 200:
+        return "a fraction of huge numbers"
     if type(value) in (str, Fraction, Decimal):
         text = repr(value) if type(value) is str else str(value)
         return text if len(text) <= 60 else text[:57] + "..."
