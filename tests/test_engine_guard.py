@@ -1,4 +1,4 @@
-"""Whatever an answer does, its check ends soon, says one clear sentence, and leaves the notebook as it was."""
+"""Whatever an answer does: its check ends soon, says one clear sentence and leaves the notebook alone."""
 
 import os
 import random
@@ -208,7 +208,13 @@ def test_what_an_answer_replaces_is_put_back_before_it_is_compared(answer, diagn
 
 def test_names_of_the_notebook_are_put_back_and_new_ones_stay():
     notebook = {"torch": torch, "model": "the model"}
-    code = "def mean(xs):\n    global model, seen, torch\n    seen = 1\n    model = None\n    del torch\n    return xs.mean()"
+    code = """if True:
+        def mean(xs):
+            global model, seen, torch
+            seen, model = 1, None
+            del torch
+            return xs.mean()
+    """
     exec(code, notebook)
     assert check(ID, notebook["mean"]).state == "passed"
     assert notebook["model"] == "the model" and notebook["seen"] == 1 and notebook["torch"] is torch

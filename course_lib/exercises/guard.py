@@ -67,8 +67,8 @@ class GuardedAnswer:
             if changed(record):
                 raise Fault(
                     "mutated input",
-                    f"`{self.name}` changed a {_word(record[0])} that it was given and must leave alone. "
-                    "Look for in-place operations (`+=`, `x[...] =`, names that end in `_`) and work on a copy.",
+                    f"`{self.name}` changed a {_word(record[0])} that it was given. Look for in-place "
+                    "operations (`+=`, `x[...] =`, names that end in `_`) and work on a copy.",
                 )
         return result
 

@@ -1,4 +1,4 @@
-"""`python -m course_lib solve`: copies of the notebooks in which every blank holds the course's own answer."""
+"""`python -m course_lib solve`: copies of the notebooks in which every blank holds an answer."""
 
 import argparse
 import re

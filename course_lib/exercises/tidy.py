@@ -1,6 +1,6 @@
 """`python -m course_lib.exercises.tidy FILE...`: notebooks without outputs, counts and widget state, for git.
 
-Cell ids stay as they are: they are readable, and JupyterLab keeps them. A test holds the notebooks to this form.
+Cell ids stay as they are: they are readable, and JupyterLab keeps them. A test holds notebooks to this form.
 """
 
 import sys
