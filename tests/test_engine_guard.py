@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest import mock
 
 import numpy
 import pytest
@@ -15,6 +16,7 @@ from engine_toys import ID, remove, toy
 
 from course_lib.exercises import TODO, check, registry
 from course_lib.exercises.capture import KEEP
+from course_lib.exercises.want import want_close, want_int, want_number, want_sequence
 
 
 @pytest.fixture(autouse=True)
@@ -531,3 +533,99 @@ def test_the_guard_costs_little_per_call():
     registry.register(toy(checker=checker))
     check(ID, lambda xs: xs)
     assert seconds[0] < 0.01
+
+
+def asks_twice(answer):
+    """A checker that calls the answer a second time and so meets what the first call left behind."""
+    for _ in range(2):
+        want_close(answer(torch.ones(3)), torch.tensor(1.0), "the mean", "wrong mean", "divide.")
+
+
+@pytest.mark.parametrize("ask", [lambda: input(), lambda: breakpoint()], ids=["input", "breakpoint"])
+def test_the_second_call_cannot_ask_for_input_either(ask):
+    calls = []
+
+    def answer(xs):
+        calls.append(xs)
+        if len(calls) == 2:
+            ask()
+        return xs.mean()
+
+    remove()
+    registry.register(toy(checker=asks_twice))
+    assert check(ID, answer).diagnosis == "asks for input"
+
+
+def test_modes_of_the_thread_do_not_leak_into_the_checker():
+    def answer(xs):
+        torch.set_default_device("meta")
+        torch.autocast("cpu", dtype=torch.bfloat16).__enter__()
+        torch.set_grad_enabled(False)
+        return xs.mean()
+
+    def checker(guarded):
+        guarded(torch.ones(3))
+        assert torch.ones(1).device.type == "cpu" and torch.is_grad_enabled()
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+    remove()
+    registry.register(toy(checker=checker))
+    assert check(ID, answer).state == "passed"
+
+
+def test_a_check_inside_no_grad_is_a_check_like_any_other():
+    def checker(guarded):
+        for _ in range(2):
+            weight = torch.ones(2, requires_grad=True)
+            assert guarded(weight).requires_grad
+
+    remove()
+    registry.register(toy(checker=checker))
+    with torch.no_grad():
+        assert check(ID, lambda xs: xs.mean()).state == "passed"
+        assert not torch.is_grad_enabled()
+
+
+def test_an_answer_that_comes_back_late_does_not_undo_what_happened_since():
+    notebook = {"time": time, "value": 1}
+    exec("def mean(xs):\n    time.sleep(3.6)\n    return xs.mean()", notebook)
+    assert check(ID, notebook["mean"]).diagnosis == "time limit"
+    notebook["value"] = 2
+    time.sleep(1.0)
+    assert notebook["value"] == 2
+
+
+@pytest.mark.parametrize("kind", [None, int, str, torch.Tensor, list], ids=str)
+def test_a_mock_that_pretends_to_be_anything_is_refused(kind):
+    fake = mock.MagicMock(spec=kind)
+    remove()
+    registry.register(toy())
+    assert check(ID, lambda xs: fake).diagnosis == "wrong type"
+    for want in (want_int, want_number, want_sequence):
+        remove()
+        registry.register(
+            toy(reference=3, name="n", checker=lambda value, want=want: want(value, "the count"))
+        )
+        assert check(ID, fake).diagnosis == "wrong type"
+    assert check(fake, fake).state == "failed"
+
+
+def test_text_that_no_page_can_show_is_replaced():
+    def answer(xs):
+        print("\ud800 printed")
+        raise ValueError("\udfff raised")
+
+    verdict = check(ID, answer)
+    verdict._repr_html_().encode("utf-8")
+    assert "printed" in verdict.output and "raised" in verdict.message
+
+
+def test_the_methods_of_layers_are_put_back_too():
+    before = torch.nn.LayerNorm.forward
+
+    def answer(xs):
+        torch.nn.LayerNorm.forward = torch.nn.GELU.forward = None
+        return xs.mean()
+
+    assert check(ID, answer).state == "passed"
+    assert torch.nn.LayerNorm.forward is before and torch.nn.GELU.forward is not None

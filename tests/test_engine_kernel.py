@@ -100,6 +100,13 @@ def test_ten_megabytes_of_output_do_not_reach_the_page(kernel):
     assert len(data["text/html"]) < 6000
 
 
+def test_what_an_answer_displays_is_on_the_page_of_the_cell(kernel):
+    shown = kernel.run(
+        "from IPython.display import display\ncheck(ID, lambda xs: [display('seen'), xs.mean()][1])"
+    )
+    assert [data["text/plain"].split(":")[0] for _, data in shown] == ["'seen'", "✓ 90.1 The mean"]
+
+
 def test_stop_ends_a_looping_answer_and_the_kernel_goes_on(kernel):
     kernel.run(
         "def loop(xs):\n    while True:\n        try:\n            while True: pass\n        except: pass"

@@ -39,6 +39,7 @@ def wrong(xs):
         ((), "exercise's id in quotes"),
         ((ID,), 'check("90.1", mean)'),
         ((right, ID), "id comes first"),
+        (("my text", ID), "id comes first"),
         ((None, right), "in quotes"),
         ((90.1, right), "90.1 without quotes"),
         (("90.2", right), 'did you mean "90.1"'),

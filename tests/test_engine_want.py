@@ -136,6 +136,7 @@ def test_every_kind_of_number_is_let_in(value, expected):
         (torch.tensor(math.inf), "not finite"),
         (Decimal("nan"), "not finite"),
         (Decimal("1e9999999"), "not finite"),
+        (1 << 100_000, "not finite"),
         (True, "wrong type"),
         (1j, "wrong type"),
         (torch.ones(1), "wrong type"),
@@ -145,6 +146,7 @@ def test_every_kind_of_number_is_let_in(value, expected):
         (Liar(), "wrong type"),
         (None, "returned nothing"),
     ],
+    ids=range(15),
 )
 def test_what_is_no_finite_number_is_refused(value, diagnosis):
     with pytest.raises(Fault) as fault:

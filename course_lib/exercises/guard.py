@@ -6,6 +6,7 @@ own line; what it prints is kept short; what it replaces is put back (see protec
 
 import _thread
 import builtins
+import contextvars
 import sys
 import threading
 import time
@@ -15,7 +16,7 @@ from . import faults
 from .capture import Printed
 from .explain import explain, signature_of, source_of
 from .faults import Fault, NotStarted
-from .protect import World
+from .protect import World, thread_modes
 from .stop import TimeUp, forget, interrupt
 from .unchanged import changed, held
 
@@ -54,15 +55,16 @@ class GuardedAnswer:
         change.
         """
         before = [held(thing) for thing in unchanged]
+        modes = thread_modes()
         try:
             result = self._function(*args, **kwargs)
         except (Fault, NotStarted, TimeUp):
             raise
         except BaseException as error:
-            self._world.restore()
+            self._world.restore(modes)
             raise explain(error, self._function, self.name, (args, kwargs)) from None
         finally:
-            self._world.restore()
+            self._world.restore(modes)
         for record in before:
             if changed(record):
                 raise Fault(
@@ -82,11 +84,13 @@ def run(checker, answer, time_limit, name, calls=True):
     Raises nothing but KeyboardInterrupt, after the work was ended.
     `calls`: the answer is a function or class, and the checker gets a GuardedAnswer.
     """
-    world = World(_globals_of(answer) if calls else None)
-    subject = GuardedAnswer(answer, name, world) if calls else answer
     printed, job, todos = Printed(), _Job(), len(faults.reached)
     asked, breakpoint = builtins.input, sys.breakpointhook
-    stopped = False
+    in_time = stopped = False
+    # before the state is noted: else it would be put back after the first call
+    builtins.input = sys.breakpointhook = _no_questions
+    world = World(_globals_of(answer) if calls else None)
+    subject = GuardedAnswer(answer, name, world) if calls else answer
     printed.open()
     try:
         job.start(
@@ -99,8 +103,7 @@ def run(checker, answer, time_limit, name, calls=True):
         stopped = job.stop()
         raise
     finally:
-        world.restore()
-        world.restore_random()
+        world.close()
         builtins.input, sys.breakpointhook = asked, breakpoint
         printed.close()
         if not stopped:
@@ -111,7 +114,7 @@ def run(checker, answer, time_limit, name, calls=True):
         outcome.fault = Fault("time limit", _too_long(name, time_limit, stopped))
     elif isinstance(job.error, NotStarted):
         outcome.todo = True
-        outcome.fault = Fault("not started", str(job.error))
+        outcome.fault = Fault("not started", "a TODO was reached")
     elif isinstance(job.error, Fault):
         outcome.fault = job.error
     else:
@@ -135,12 +138,13 @@ class _Job:
         self._over = False
 
     def start(self, work, explained):
-        self._thread = _thread.start_new_thread(self._run, (work, explained))
+        # with the context of the cell, so that `display` in an answer finds its page
+        run = contextvars.copy_context().run
+        self._thread = _thread.start_new_thread(run, (self._run, work, explained))
 
     def _run(self, work, explained):
         forget(_get_ident())
         _inside.add(_get_ident())
-        builtins.input = sys.breakpointhook = _no_questions
         try:
             work()
         except (Fault, NotStarted, TimeUp) as error:

@@ -15,11 +15,16 @@ _hints_given = {}  # exercise id -> how many, in this session
 def judge(id, answer):
     """The verdict on an answer. Raises nothing but KeyboardInterrupt."""
     try:
+        return _judge(id, answer)
+    except Exception as error:
+        return _bug(id if type(id) is str else "?", f"{type(error).__name__}: {error}")
+
+
+def _judge(id, answer):
+    try:
         exercise = registry.get(id)
     except registry.UnknownExercise as error:
         return _not_asked(id, answer, str(error))
-    except Exception as error:
-        return _bug(str(id)[:20], f"{type(error).__name__}: {error}")
     if answer is MISSING:
         return _malformed(exercise.id, "no answer", f"Pass your answer as well: `{exercise.call}`.")
     if guard.inside():
@@ -34,7 +39,7 @@ def judge(id, answer):
     outcome = guard.run(exercise.checker, answer, exercise.time_limit, exercise.name, exercise.calls)
     if outcome.bug is not None:
         return _bug(exercise.id, outcome.bug)
-    printed = {"output": outcome.printed, "output_total": outcome.printed_total}
+    printed = {"output": plain(outcome.printed, 10_000), "output_total": outcome.printed_total}
     if outcome.fault is None:
         _passed[exercise.id] = _key(answer)
         return _verdict(exercise, "passed", "", "", **printed)
@@ -114,7 +119,7 @@ def _has_gpu():
 
 
 def _not_asked(id, answer, sentence):
-    if callable(id) and isinstance(answer, str):
+    if isinstance(answer, str) and (callable(id) or registry.looks_like_id(answer)):
         sentence = 'The id comes first, then your answer, as in `check("02.3", accumulate)`.'
     elif not isinstance(id, str):
         sentence = 'Begin with the exercise\'s id in quotes, as in `check("02.3", accumulate)`.'
@@ -161,7 +166,7 @@ def _verdict(exercise, state, diagnosis, message, **printed):
 
 
 def _text(value, limit):
-    return plain(value, limit) if isinstance(value, str) else "?"
+    return plain(value, limit) if issubclass(type(value), str) else "?"
 
 
 def _key(answer):

@@ -52,7 +52,8 @@ def shell():
 def show(text, html):
     """Show HTML in a notebook and text elsewhere."""
     if shell() is None:
-        print(text)
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        print(text.encode(encoding, "replace").decode(encoding))  # a console may not know the sign ✓
         return
     from IPython.display import display
 

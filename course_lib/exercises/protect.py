@@ -17,18 +17,9 @@ _MODULES = (
     "torch.random torch.testing torch.utils.checkpoint builtins math random copy time operator itertools"
 ).split()
 # Methods that torch's C base class has cannot be replaced there, only hidden by a new one on Tensor
-_CLASSES = (
-    torch.Tensor,
-    torch.nn.Parameter,
-    torch.nn.Module,
-    torch.nn.Linear,
-    torch.nn.Sequential,
-    torch.optim.Optimizer,
-    torch.optim.SGD,
-    torch.optim.Adam,
-    torch.optim.AdamW,
-    torch.autograd.Function,
-)
+_OPTIMIZERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+_LAYERS = tuple({cls for cls in vars(torch.nn).values() if isinstance(cls, type)})
+_CLASSES = (torch.Tensor, torch.autograd.Function, torch.optim.Optimizer, *_OPTIMIZERS, *_LAYERS)
 _MISSING = object()
 # our own references: the names in these modules are what an answer may have replaced
 _is, _all, _map, _repeat = operator.is_, builtins.all, builtins.map, itertools.repeat
@@ -36,7 +27,7 @@ _setattr, _delattr = type.__setattr__, type.__delattr__
 
 
 class World:
-    """The state before an answer runs: `restore()` after each call of it, `restore_random()` at the end."""
+    """The state before an answer runs: `restore()` after each call of it, `close()` at the end."""
 
     def __init__(self, answer_globals=None):
         _wrap_steps()
@@ -51,17 +42,28 @@ class World:
             self._spaces.append(_Module(answer_globals))
         self._modes = _modes()
         self._random = _random_state()
+        self._open = True
 
-    def restore(self):
-        """Undo replaced and deleted names and changed settings. Names that were added to a module stay."""
+    def restore(self, modes=None):
+        """Undo replaced and deleted names and changed settings. Names that were added to a module stay.
+
+        `modes`: what `thread_modes` gave in this thread before the call.
+        """
+        if not self._open:
+            return  # a thread that could not be stopped came back: the notebook has moved on
         for space in self._spaces:
             space.restore()
         for (read, write), before in zip(_MODES, self._modes):
             if read() != before:
                 write(before)
+        if modes is not None and modes != thread_modes():
+            for (_, write), before in zip(_THREAD_MODES, modes):
+                write(before)
 
-    def restore_random(self):
-        """Put the random state back: torch (and CUDA once it is in use), random, NumPy."""
+    def close(self):
+        """Restore for the last time, the random state too: torch (and CUDA once in use), random, NumPy."""
+        self.restore()
+        self._open = False
         torch.set_rng_state(self._random["torch"])
         random.setstate(self._random["random"])
         if "cuda" in self._random:
@@ -118,13 +120,26 @@ def _set_threads(count):
 
 
 _MODES = (
-    (torch.is_grad_enabled, torch._C._set_grad_enabled),
     (torch.get_default_dtype, torch.set_default_dtype),
     (torch.get_num_threads, _set_threads),
     (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
     (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
     (sys.getrecursionlimit, sys.setrecursionlimit),
 )
+
+
+# each thread has its own of these; they are read and written in the thread of the answer
+_THREAD_MODES = (
+    (torch.is_grad_enabled, torch._C._set_grad_enabled),
+    (lambda: torch.is_autocast_enabled("cpu"), lambda on: torch.set_autocast_enabled("cpu", on)),
+    (lambda: torch.is_autocast_enabled("cuda"), lambda on: torch.set_autocast_enabled("cuda", on)),
+    (torch.get_default_device, torch.set_default_device),
+)
+
+
+def thread_modes():
+    """Gradients, autocast and default device of this thread."""
+    return [read() for read, _ in _THREAD_MODES]
 
 
 def _modes():
@@ -142,6 +157,6 @@ def _random_state():
 
 def _wrap_steps():
     """torch wraps `step` of an optimizer class when its first instance is made: let it, before we look."""
-    for cls in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+    for cls in _OPTIMIZERS:
         if not getattr(cls.step, "hooked", False):
             cls([torch.nn.Parameter(torch.zeros(()))], lr=0.1)

@@ -85,6 +85,11 @@ def register(exercise):
     return exercise
 
 
+def looks_like_id(text):
+    """True for a text such as "02.3"."""
+    return _ID.fullmatch(text) is not None
+
+
 def get(id):
     """The exercise with this id. Raises UnknownExercise with one sentence that names ids near it."""
     if isinstance(id, str) and _ID.fullmatch(id):

@@ -20,7 +20,7 @@ def want_int(value, what):
     value = _unpack(value, what)
     if type(value) is int:
         return value
-    if isinstance(value, float):
+    if type(value) is float:
         raise Fault("wrong type", f"{what} should be a whole number, but it is the float {shown(value)}: "
                     "a division with `/` makes a float, `//` keeps an int.")  # fmt: skip
     raise _wrong_type(value, what, "a whole number (int)")
@@ -29,17 +29,15 @@ def want_int(value, what):
 def want_number(value, what):
     """`value` as a finite int, float, Fraction or Decimal. Also accepts NumPy numbers and 0-dim tensors."""
     value = _unpack(value, what)
-    if type(value) in (int, Fraction):
+    # comparing exactly must not take for ever: no integers of a million digits, no huge exponents
+    if type(value) in (int, Fraction) and abs(value) < 10**4000:
         return value
     if type(value) is float and math.isfinite(value):
         return value
-    # a Decimal with a huge exponent would take for ever to compare exactly
     if type(value) is Decimal and value.is_finite() and abs(value.adjusted()) < 400:
         return value
-    if type(value) in (float, Decimal):
-        raise Fault(
-            "not finite", f"{what} is {shown(value)}. Look for a division by zero or an overflow on the way."
-        )
+    if type(value) in (int, float, Fraction, Decimal):
+        raise Fault("not finite", f"{what} is {shown(value)}. Look for a division by zero or an overflow.")
     raise _wrong_type(value, what, "a number")
 
 
@@ -62,9 +60,9 @@ def want_tensor(value, what, shape=None, dtype=None):
 
 def want_sequence(value, what, length=None):
     """The items as a list. Accepts list, tuple, range, 1-dim arrays and tensors; no generator or set."""
-    if isinstance(value, list):
+    if issubclass(type(value), list):
         items = list(list.__iter__(value))
-    elif isinstance(value, tuple):
+    elif issubclass(type(value), tuple):
         items = list(tuple.__iter__(value))
     elif type(value) is range or (_is_array(value) and value.ndim == 1):
         items = list(value) if type(value) is range else value.tolist()
@@ -131,7 +129,7 @@ def shown(value):
 
 def _unpack(value, what):
     """Python's own number for a NumPy number, a 0-dim tensor or a subclass of int or float."""
-    if isinstance(value, bool) or value is None:
+    if value is None or type(value) is bool:
         return value
     if (
         type(value) in (torch.Tensor, torch.nn.Parameter)
@@ -143,12 +141,12 @@ def _unpack(value, what):
         return value.detach().item()
     if _is_array(value) and value.ndim == 0 and value.dtype.kind in "iuf":
         value = value[()]
-    if isinstance(value, int):
+    if issubclass(type(value), int):
         return int.__int__(value)
-    if isinstance(value, float):
+    if issubclass(type(value), float):
         return float.__float__(value)
-    if type(value).__module__ == "numpy" and isinstance(value, numbers.Real):
-        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    if type(value).__module__ == "numpy" and issubclass(type(value), numbers.Real):
+        return int(value) if issubclass(type(value), numbers.Integral) else float(value)
     return value
 
 
