@@ -2,7 +2,7 @@
 
 import nbformat
 import pytest
-from engine_toys import ID, remove, toy
+from engine_toys import remove, toy
 from nbformat import v4
 
 from course_lib.exercises import registry, solve, tidy
