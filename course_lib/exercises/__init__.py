@@ -44,7 +44,7 @@ def ready(id=_MISSING, answer=_MISSING):
     _strict(verdict)
     exercise = registry.get(id)
     reasons = {"not started": "is not written yet", "failed": "does not pass its check yet"}
-    why = reasons.get(verdict.state, "could not be checked here")
+    why = reasons.get(verdict.state if verdict.title else "", "could not be checked here")
     page.note(
         f"{exercise.id}: `{exercise.name}` {why}, so this notebook goes on with the course's own. "
         f"`{exercise.call}` says more."

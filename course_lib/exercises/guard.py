@@ -6,6 +6,7 @@ own line; what it prints is kept short; what it replaces is put back (see protec
 
 import _thread
 import builtins
+import contextlib
 import contextvars
 import sys
 import threading
@@ -84,11 +85,13 @@ def run(checker, answer, time_limit, name, calls=True):
     Raises nothing but KeyboardInterrupt, after the work was ended.
     `calls`: the answer is a function or class, and the checker gets a GuardedAnswer.
     """
+    with _questions_refused():
+        return _run(checker, answer, time_limit, name, calls)
+
+
+def _run(checker, answer, time_limit, name, calls):
     printed, job, todos = Printed(), _Job(), len(faults.reached)
-    asked, breakpoint = builtins.input, sys.breakpointhook
     in_time = stopped = False
-    # before the state is noted: else it would be put back after the first call
-    builtins.input = sys.breakpointhook = _no_questions
     world = World(_globals_of(answer) if calls else None)
     subject = GuardedAnswer(answer, name, world) if calls else answer
     printed.open()
@@ -104,7 +107,6 @@ def run(checker, answer, time_limit, name, calls=True):
         raise
     finally:
         world.close()
-        builtins.input, sys.breakpointhook = asked, breakpoint
         printed.close()
         if not stopped:
             printed.mute()
@@ -181,6 +183,17 @@ def _explained(error, explained):
     """A Fault for what an answer raised outside of a guarded call, or the text of a bug in the checker."""
     fault = explained(error)
     return fault if fault is not None else f"{type(error).__name__}: {error}"
+
+
+@contextlib.contextmanager
+def _questions_refused():
+    """No `input` and no debugger meanwhile: a thread that waits for an answer cannot be ended."""
+    before = builtins.input, sys.breakpointhook
+    builtins.input = sys.breakpointhook = _no_questions
+    try:
+        yield
+    finally:
+        builtins.input, sys.breakpointhook = before
 
 
 def _no_questions(*_):

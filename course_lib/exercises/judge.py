@@ -143,13 +143,9 @@ def _bug(id, text):
 
 def _not_started(exercise, **printed):
     blank = "replace `TODO(...)` with your code" if exercise.calls else "replace `...` with your answer"
-    return _verdict(
-        exercise,
-        "not started",
-        "not started",
-        f"{exercise.prompt.rstrip('.')}. To begin, {blank}.",
-        **printed,
-    )
+    prompt = exercise.prompt.strip()
+    prompt += "" if prompt[-1] in ".?!:" else "."
+    return _verdict(exercise, "not started", "not started", f"{prompt} To begin, {blank}.", **printed)
 
 
 def _verdict(exercise, state, diagnosis, message, **printed):

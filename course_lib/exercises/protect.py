@@ -115,19 +115,13 @@ def _public(name, value):
     return callable(value) or not name.startswith("_")
 
 
-def _set_threads(count):
-    torch.set_num_threads(count)
-
-
 _MODES = (
     (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_num_threads, _set_threads),
+    (torch.get_num_threads, torch.set_num_threads),
     (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
     (torch.is_anomaly_enabled, torch.set_anomaly_enabled),
     (sys.getrecursionlimit, sys.setrecursionlimit),
 )
-
-
 # each thread has its own of these; they are read and written in the thread of the answer
 _THREAD_MODES = (
     (torch.is_grad_enabled, torch._C._set_grad_enabled),
