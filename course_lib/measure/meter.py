@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from .device import counters as counters_of
 from .device import device as default_device
 from .oracle import AllocatorOracle
-from .storages import Resize, StorageWatch
+from .storages import PHASE_NAMES, Resize, StorageWatch
 from .trace import ALLOCATOR, CATEGORIES, LIVE_TENSOR_BYTES, PHASES, Record, Trace
 
 
@@ -195,7 +195,7 @@ class Meter:
     # -- results -------------------------------------------------------------------------------------------------------
 
     def _read_allocator(self, phase: int) -> None:
-        name = PHASES[phase]
+        name = PHASE_NAMES[phase]
         self._allocator_peaks[name] = max(self._allocator_peaks.get(name, 0), self.counters.peak())
         self.counters.reset_peak()
 
@@ -235,7 +235,7 @@ def replay(watch: StorageWatch) -> tuple:
             live = sum(by_category.values())
             peak = max(peak, live)
             op = func if isinstance(func, str) else str(getattr(func, "overloadpacket", func))
-            records.append(Record(t - watch.started, PHASES[phase], op, live, peak, by_category))
+            records.append(Record(t - watch.started, PHASE_NAMES[phase], op, live, peak, by_category))
             continue
         held, change = event if type(event) is Resize else (event, 0)
         if change:

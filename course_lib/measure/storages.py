@@ -22,6 +22,7 @@ from .trace import PHASES
 
 FORWARD, RECOMPUTE, BACKWARD, OPTIMIZER = range(len(PHASES))
 DIFFERENTIABLE_BACKWARD = len(PHASES)  # backward with create_graph: what it leaves alive waits for a second backward
+PHASE_NAMES = (*PHASES, "backward")
 
 graph_task, grad_enabled = torch._C._current_graph_task_id, torch.is_grad_enabled
 STRIDED = torch.strided
@@ -59,21 +60,20 @@ class StorageWatch(TorchDispatchMode):
         self.held: dict[int, Held] = {}
         self.before: list[Held] = []  # existed before the block was entered
         self.log: list = []
-        self.phase = self.born = FORWARD
+        self.phase = FORWARD
         self.stepping, self.forced = False, None
         self.on_phase = lambda old: None  # the Meter reads allocator peaks here
         self._span = 0  # where in the log the oldest storage without a category may stand
         self._callback = self._died  # bound once, not at every storage
         self._on_device = attrgetter(f"is_{device.type}")
         self._unit = ROUNDING.get(device.type, 1)
-        self._kinds: dict = {}
         self.started = perf_counter()
 
     # -- storages ----------------------------------------------------------------------------------------------------
 
     def _hold(self, storage, category) -> Held:
         held = Held(storage, self._callback)
-        held.key, held.raw, held.category, held.born = storage._cdata, storage.nbytes(), category, self.born
+        held.key, held.raw, held.category, held.born = storage._cdata, storage.nbytes(), category, self.phase
         held.nbytes = nbytes = held.raw if self._unit == 1 else self._round(held.raw)
         self.held[held.key] = held
         self.live += nbytes
@@ -151,12 +151,16 @@ class StorageWatch(TorchDispatchMode):
         # The fast path of this function is the cost of the Meter: it is written out, not factored.
         if types and any(map(is_traceable_wrapper_subclass_type, types)):
             return NotImplemented  # let DTensor and its kind unwrap first; we then see the tensors inside
-        kind = self._kinds.get(func)
+        kind = KINDS.get(id(func))  # by id: an operator's own hash is a Python call
         if kind is None:
-            kind = self._kinds[func] = _kind(func)
+            kind = KINDS[id(func)] = _kind(func)
+            OPERATORS.append(func)  # so that the id stays taken
         if kind is NOTE:
             return func(*args, **(kwargs or {}))
-        phase = self._current_phase()
+        if self.forced is None and graph_task() == -1 and grad_enabled():
+            phase = FORWARD
+        else:
+            phase = self._current_phase()
         if phase != self.phase:
             self.enter_phase(phase)
         if kind is not FRESH:
@@ -168,8 +172,9 @@ class StorageWatch(TorchDispatchMode):
                         self._met(argument)
                 elif shape not in PLAIN_VALUES:
                     self._met(argument)
-            if kwargs:
-                self._met(list(kwargs.values()))
+            for argument in kwargs.values() if kwargs else ():
+                if type(argument) not in PLAIN_VALUES:
+                    self._met(argument)
         out = func(*args, **kwargs) if kwargs else func(*args)
         if kind is not VIEW:
             if type(out) in DENSE and out.layout is STRIDED and self._on_device(out):
@@ -190,22 +195,13 @@ class StorageWatch(TorchDispatchMode):
 
     def _current_phase(self) -> int:
         if self.forced is not None:
-            phase = self.forced
-        elif graph_task() != -1:  # the autograd engine is running
-            phase = self._phase_inside_backward()
-            if phase == DIFFERENTIABLE_BACKWARD:
-                self.born = phase
-                return BACKWARD
-        elif not grad_enabled() and (self.stepping or self.phase in (BACKWARD, RECOMPUTE, OPTIMIZER)):
-            phase = OPTIMIZER  # the update itself, or what comes between backward and update: clipping, unscaling
-        else:
-            phase = FORWARD
-        self.born = phase
-        return phase
-
-    @staticmethod
-    def _phase_inside_backward() -> int:
-        if not grad_enabled():
+            return self.forced
+        recording = grad_enabled()
+        if graph_task() == -1:  # the autograd engine is not running
+            # The update itself, or what comes between backward and update: clipping, unscaling.
+            updating = not recording and (self.stepping or self.phase != FORWARD)
+            return OPTIMIZER if updating else FORWARD
+        if not recording:
             return BACKWARD
         # Operations are being recorded inside backward. Either a checkpoint runs its region again, or the user asked for
         # create_graph, which keeps the graph; then only a recompute has hooks on the tensors it saves.
@@ -217,7 +213,7 @@ class StorageWatch(TorchDispatchMode):
     def enter_phase(self, new: int) -> None:
         """Close the current phase: what it made and left alive now shows what it was for."""
         old = self.phase
-        if old == FORWARD and new in (BACKWARD, RECOMPUTE):
+        if old == FORWARD and new != OPTIMIZER:
             self._take_back_root_gradient()
             self._settle(FORWARD, "activations")
         elif old == RECOMPUTE:
@@ -246,6 +242,8 @@ class StorageWatch(TorchDispatchMode):
 
 
 VIEW, FRESH, NOTE, PLAIN = "view", "fresh", "note", "plain"
+KINDS: dict[int, str] = {}
+OPERATORS: list = []
 
 
 def _kind(func) -> str:
