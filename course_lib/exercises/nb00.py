@@ -24,20 +24,20 @@ def check_mean(answer):
         total = sum(n * mean for n, mean in zip(sizes, means))
         if _close(got, total / sum(sizes)):
             continue
+        told = f"{what} is {float(got):g}: that is"
         if _close(got, sum(means) / len(means)):
-            raise Fault("mean of means", f"{what} is {float(got):g}: that is the plain mean of the means. A "
-                        f"micro-batch of {min(sizes)} must not pull as hard as one of {max(sizes)}.")  # fmt: skip
+            sentence = f"A micro-batch of {min(sizes)} must not pull as hard as one of {max(sizes)}."
+            raise Fault("mean of means", f"{told} the plain mean of the means. {sentence}")
         if _close(got, total):
-            raise Fault("not divided", f"{what} is {float(got):g}: that is the sum over all samples. Divide it by the "
-                        f"number of samples, {sum(sizes)}.")  # fmt: skip
+            sentence = f"Divide it by the number of samples, {sum(sizes)}."
+            raise Fault("not divided", f"{told} the sum over all samples. {sentence}")
         if _close(got, total / len(sizes)):
-            raise Fault("divided by micro-batches", f"{what} is {float(got):g}: you divided by the {len(sizes)} "
-                        f"micro-batches. The mean is over {sum(sizes)} samples.")  # fmt: skip
+            sentence = f"Divide by the {sum(sizes)} samples, not by the {len(sizes)} micro-batches."
+            raise Fault("divided by micro-batches", f"{told} too large. {sentence}")
         if _close(got, sum(means)):
-            raise Fault("sum of means", f"{what} is {float(got):g}: that is the sum of the means. The sizes must play a "
-                        "part.")  # fmt: skip
-        raise Fault("wrong mean", f"{what} is {float(got):g}, expected {total / sum(sizes):g}. Add up all samples, then "
-                    "divide by how many there are.")  # fmt: skip
+            raise Fault("sum of means", f"{told} the sum of the means. The sizes must play a part.")
+        sentence = "Add up all samples, then divide by how many there are."
+        raise Fault("wrong mean", f"{what} is {float(got):g}, expected {total / sum(sizes):g}. {sentence}")
 
 
 def _close(got, right):
@@ -80,7 +80,7 @@ register(Exercise(
     prompt="Each micro-batch has a size and a mean loss. Return the mean loss over all samples.",
     reference=mean_of_all,
     hints=(
-        "For equal sizes it is the mean of the means. What if one micro-batch has 3 samples and another has 1?",
+        "For equal sizes it is the mean of the means. What if one has 3 samples and another has 1?",
         "A mean is a sum divided by a count, so n * mean gives back the sum of one micro-batch.",
         "Add n * mean over zip(sizes, means), then divide by the number of all samples, sum(sizes).",
     ),
