@@ -155,8 +155,8 @@ class StorageWatch(TorchDispatchMode):
         if kind is None:
             kind = KINDS[id(func)] = _kind(func)
             OPERATORS.append(func)  # so that the id stays taken
-        if kind is NOTE:
-            return func(*args, **(kwargs or {}))
+        if kind is NOTHING:
+            return func(*args, **kwargs) if kwargs else func(*args)
         if self.forced is None and graph_task() == -1 and grad_enabled():
             phase = FORWARD
         else:
@@ -166,28 +166,27 @@ class StorageWatch(TorchDispatchMode):
         if kind is not FRESH:
             held = self.held
             for argument in args:
-                shape = type(argument)
-                if shape in DENSE:
+                cls = type(argument)
+                if cls in DENSE:
                     if argument.layout is not STRIDED or argument.untyped_storage()._cdata not in held:
                         self._met(argument)
-                elif shape not in PLAIN_VALUES:
+                elif cls not in PLAIN_VALUES:
                     self._met(argument)
             for argument in kwargs.values() if kwargs else ():
                 if type(argument) not in PLAIN_VALUES:
                     self._met(argument)
         out = func(*args, **kwargs) if kwargs else func(*args)
-        if kind is not VIEW:
-            if type(out) in DENSE and out.layout is STRIDED and self._on_device(out):
-                storage = out.untyped_storage()
-                known = self.held.get(storage._cdata)
-                if known is None:
-                    self.log.append(self._hold(storage, None))
-                elif known.raw != storage.nbytes():
-                    self._resized(known, storage)
-            else:
-                self._made(out)
-            if self.live > self.peak:
-                self.peak = self.live
+        if type(out) in DENSE and out.layout is STRIDED and self._on_device(out):
+            storage = out.untyped_storage()
+            known = self.held.get(storage._cdata)
+            if known is None:
+                self.log.append(self._hold(storage, None))
+            elif known.raw != storage.nbytes():
+                self._resized(known, storage)
+        else:
+            self._made(out)
+        if self.live > self.peak:
+            self.peak = self.live
         self.log.append((perf_counter(), phase, func))
         return out
 
@@ -241,7 +240,7 @@ class StorageWatch(TorchDispatchMode):
                 made.born = BACKWARD
 
 
-VIEW, FRESH, NOTE, PLAIN = "view", "fresh", "note", "plain"
+NOTHING, FRESH, PLAIN = "nothing", "fresh", "plain"
 KINDS: dict[int, str] = {}
 OPERATORS: list = []
 
@@ -249,29 +248,29 @@ OPERATORS: list = []
 def _kind(func) -> str:
     """What an operator does to memory.
 
-    VIEW: returns views of its arguments. FRESH: wraps a tensor that was made a moment ago, in C++. NOTE: touches no
-    tensor's bytes (questions about a device, marks for the profiler). PLAIN: anything else.
+    NOTHING: returns views of its arguments, or touches no tensor's bytes at all (questions about a device, marks for the
+    profiler). FRESH: wraps a tensor that was made a moment ago, in C++. PLAIN: anything else.
     """
     name = str(func)
     if name.startswith("aten.lift_fresh"):
         return FRESH
     if name.startswith(("prim.", "profiler.")):
-        return NOTE
+        return NOTHING
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.returns:
         return PLAIN
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
         return PLAIN  # reshape, contiguous, to: a view or a copy, as it turns out (seen only in inference mode)
     views = all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-    return VIEW if views else PLAIN
+    return NOTHING if views else PLAIN
 
 
 def _storages(tensor, on_device) -> list:
     """The storages that hold a tensor's bytes on this device: one for a dense tensor, several for a sparse one."""
-    if not isinstance(tensor, torch.Tensor) or not on_device(tensor):
-        return []
-    if tensor.layout is torch.strided:
-        return [tensor.untyped_storage()]
+    if type(tensor) not in DENSE and not isinstance(tensor, torch.Tensor) or not on_device(tensor):
+        return ()
+    if tensor.layout is STRIDED:
+        return (tensor.untyped_storage(),)
     if tensor.layout is torch.sparse_coo:
         return [part.untyped_storage() for part in (tensor._indices(), tensor._values())]
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):

@@ -161,3 +161,36 @@ def test_where_memory_goes_runs_and_its_picture_follows_the_slider(open_notebook
     notebook.shoot("panel-dark", "memory-panel")
     notebook.theme(LIGHT)
     assert notebook.errors() == []
+
+
+LOOP = """# exercise: 02.3
+def accumulate(model, optimizer, loss_fn, batches, accumulation_steps):
+    for i, (inputs, targets) in enumerate(batches, 1):
+        {clear}(loss_fn(model(inputs), targets){divide}).backward()
+        if i % accumulation_steps == 0:
+            optimizer.step()
+            {end}"""
+LOOPS = {  # what the learner writes: what the page must say
+    "cleared inside the window": dict(clear="optimizer.zero_grad(); ", divide=" / accumulation_steps", end="pass"),
+    "4 times too long": dict(clear="", divide="", end="optimizer.zero_grad()"),
+    "earlier window": dict(clear="", divide=" / accumulation_steps", end="pass"),
+    "passed": dict(clear="", divide=" / accumulation_steps", end="optimizer.zero_grad()"),
+}
+
+
+def test_accumulate_names_three_wrong_loops_and_passes_the_right_one(open_notebook):
+    notebook = open_notebook("02_accumulate_from_scratch.ipynb")
+    assert notebook.run_all() and notebook.errors() == []
+    notebook.shoot("stack", "stack-panel")
+    notebook.move_slider("stack-panel")
+    notebook.shoot("stack-moved", "stack-panel")
+    for words, parts in LOOPS.items():
+        notebook.write("stub-loop", LOOP.format(**parts))
+        assert notebook.run("stub-loop") and notebook.run("check-loop")
+        said = notebook.status("check-loop").lower()
+        assert words in said, said
+        notebook.shoot(f"loop-{words.replace(' ', '-')}", "check-loop")
+    notebook.theme(DARK)
+    notebook.shoot("stack-dark", "stack-panel")
+    notebook.theme(LIGHT)
+    assert notebook.errors() == []
