@@ -77,7 +77,7 @@ def test_a_notebook_is_never_overwritten_by_its_copy(notebook, capsys):
 def test_what_is_wrong_with_a_notebook_is_one_sentence(notebook, tmp_path, capsys):
     path = notebook("# exercise: 90.8\nx = ...")
     assert solve.main(["-o", str(tmp_path / "out"), str(path)]) == 1
-    assert "There is no exercise '90.8': did you mean \"90.1\"?" in capsys.readouterr().err
+    assert "There is no exercise '90.8': did you mean \"90.1\"" in capsys.readouterr().err
     path.write_text("{not a notebook")
     assert solve.main(["-o", str(tmp_path / "out"), str(path)]) == 1
     assert "cannot be read as a notebook" in capsys.readouterr().err
