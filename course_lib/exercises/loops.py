@@ -216,4 +216,4 @@ def _diagnose_update(number, used, needed, off, window, seen) -> None:
 
 
 def _list(values) -> str:
-    return ", ".join(f"{v:.3g}" for v in values)
+    return ", ".join(f"{v if abs(v) > CLOSE else 0:.3g}" for v in values)
