@@ -164,8 +164,8 @@ def describe(on: torch.device | None = None) -> DeviceCard:
     gpu = on.type != "cpu"
     if not gpu:
         sentence = (
-            "the bytes of all tensors that are alive, counted exactly at every operator. There is no GPU here, so "
-            "nothing on this machine is called VRAM."
+            "the bytes of all tensors that are alive, counted exactly at every operator. No GPU is measured, so "
+            "nothing here is called VRAM."
         )
     elif counters(on) is not None:
         sentence = "real device memory (显存), from the counters of PyTorch's allocator; tensors give the categories."

@@ -46,10 +46,11 @@ def compare(variants: Mapping[str, Callable[[], object]], repeats: int = 9, warm
     """Time several callables against each other: {name: Timing}.
 
     Every round runs each variant once; the order turns from round to round, so that drift hits all alike. On a CPU the
-    malloc thresholds are raised first (see `quiet_malloc`). Raises ValueError for no variants or fewer than one repeat.
+    malloc thresholds are raised first (see `quiet_malloc`). Raises ValueError for no variants, fewer than one repeat or
+    a negative warmup.
     """
-    if not variants or repeats < 1:
-        raise ValueError("compare() needs at least one variant and at least one repeat.")
+    if not variants or repeats < 1 or warmup < 0:
+        raise ValueError("compare() needs at least one variant, at least one repeat and no negative warmup.")
     on = on or device()
     if on.type == "cpu":
         quiet_malloc()
