@@ -6,6 +6,8 @@ its story only afterwards, and without categories, so it is a check and not a me
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 
@@ -20,6 +22,7 @@ class AllocatorOracle:
         self._profiler = torch.profiler.profile(activities=activities, profile_memory=True)
 
     def __enter__(self) -> AllocatorOracle:
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler writes its own log lines into the notebook
         self._profiler.__enter__()
         return self
 
