@@ -19,7 +19,8 @@ from course_lib.measure import Meter
 from course_lib.measure.timing import quiet_malloc
 
 SIZES = {  # name: (vocab, length, width, depth, heads), batch, rounds
-    "tiny": ((64, 16, 32, 4, 4), 2, 25),
+    "tiniest": ((64, 16, 32, 4, 4), 2, 25),
+    "tiny": ((64, 32, 64, 4, 4), 2, 25),
     "small": ((256, 64, 128, 4, 4), 8, 15),
     "medium": ((512, 128, 256, 6, 4), 16, 7),
 }

@@ -101,8 +101,7 @@ class StorageWatch(TorchDispatchMode):
             if storage._cdata not in self.held:
                 held = self._hold(storage, category)
                 self.before.append(held)
-                # It has been alive all the time, so every earlier total, the peak too, was this much higher.
-                self.peak = max(self.peak + held.nbytes, self.live)
+                self.peak += held.nbytes  # it was there all the time, so every earlier total was this much higher
 
     def tag(self, tensor, category: str) -> None:
         """Say what a tensor is for. Unknown storages are ignored."""
