@@ -15,6 +15,7 @@ from course_lib.measure import Meter
 from course_lib.memory import accumulate, ledger
 
 PADDING = -100
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 class Recorder(torch.optim.SGD):
