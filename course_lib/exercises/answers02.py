@@ -216,6 +216,17 @@ def loop_concatenates(model, optimizer, loss_fn, batches, accumulation_steps):
         optimizer.step()
 
 
+def loop_closure(model, optimizer, loss_fn, batches, accumulation_steps):
+    batches = list(batches)
+    for start in range(0, len(batches), accumulation_steps):
+
+        def closure(window=batches[start : start + accumulation_steps]):
+            optimizer.zero_grad()
+            return sum((loss_fn(model(x), y) / len(window)).backward() or 0.0 for x, y in window)
+
+        optimizer.step(closure)
+
+
 # -- 02.4 ----------------------------------------------------------------------------------------------------------
 
 

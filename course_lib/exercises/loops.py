@@ -28,8 +28,13 @@ class RecordingSGD(torch.optim.SGD):
         self.seen: list[dict] = []
 
     def step(self, closure=None):
+        result = None
+        if closure is not None:  # forward and backward happen in here
+            with torch.enable_grad():
+                result = closure()
         self.seen.append({n: None if p.grad is None else p.grad.detach().clone() for p, n in self.names.items()})
-        return super().step(closure)
+        super().step()
+        return result
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,7 @@ register(Exercise(
         Unusual("autograd.grad and a list", a.loop_autograd),
         Unusual("grad = None instead of zero_grad", a.loop_none),
         Unusual("one concatenated batch", a.loop_concatenates),
+        Unusual("a closure for the optimizer", a.loop_closure),
     ),
 ))  # fmt: skip
 
