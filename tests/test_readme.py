@@ -15,7 +15,8 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 PROSE = re.sub(r"(?ms)^ *```.*?^ *```", "", TEXT)  # without code blocks
 BLOCKS = "\n".join(re.findall(r"(?ms)^ *```\w*\n(.*?)^ *```", TEXT))
 INLINE = re.findall(r"`([^`\n]+)`", PROSE)
-COMMAND_LINES = [line.strip() for line in [*BLOCKS.splitlines(), *INLINE] if line.strip().startswith("python ")]
+CODE = [line.strip() for line in [*BLOCKS.splitlines(), *INLINE]]
+COMMAND_LINES = [line for line in CODE if line.startswith("python ")]
 
 NOT_IN_GIT = {"work/", ".venv", "notebooks/NN_name.ipynb"}  # made on the learner's machine, or a pattern
 
