@@ -302,6 +302,19 @@ def test_measuring_changes_neither_results_nor_the_graph_checks():
     assert all(torch.equal(a, p.grad) for a, p in zip(plain, model.parameters()))
 
 
+def test_compiled_code_is_measured_and_the_meter_itself_is_not_compiled():
+    model, x = tower(16, 2), torch.randn(2, 16)
+    compiled = torch.compile(model, backend="aot_eager")
+    torch._dynamo.utils.counters.clear()
+    with Meter(model) as meter:
+        compiled(x).sum().backward()
+    model.zero_grad()
+    with Meter(model) as plain:
+        model(x).sum().backward()
+    assert meter.trace.peak_bytes == plain.trace.peak_bytes
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 1
+
+
 def test_fake_tensors_give_the_real_peak_without_allocating():
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -142,10 +142,6 @@ class StorageWatch(TorchDispatchMode):
 
     # -- operators -----------------------------------------------------------------------------------------------------
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # saves a wrapper around every call; nothing in here is worth compiling
-
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         # The fast path of this function is the cost of the Meter: it is written out, not factored.
         if types and any(map(is_traceable_wrapper_subclass_type, types)):
