@@ -427,6 +427,11 @@ def edit_other(model, optimizer, loss_fn, batches, accumulation_steps):
 
 
 def plain_lines(source):
-    """The lines of a function's body without comments, indentation and layout, to count edits fairly."""
-    body = ast.parse(source).body[0].body
-    return [line.strip() for part in body for line in ast.unparse(part).splitlines() if "TODO(" not in line]
+    """The lines of a function's body without comments, indentation and layout, to count edits fairly.
+
+    None where the source holds no `def`.
+    """
+    function = ast.parse(source).body[0]
+    if not isinstance(function, ast.FunctionDef):
+        return None
+    return [line.strip() for part in function.body for line in ast.unparse(part).splitlines() if "TODO(" not in line]

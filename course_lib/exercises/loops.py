@@ -1,14 +1,18 @@
 """What a training loop did to each micro-batch: run it on known gradients, and solve for the weights it used.
 
 The loop gets a small model in float64 and an optimizer that writes down `.grad` at every step. In the first run the
-learning rate is 0, so the weights stand still and every micro-batch i has one known mean gradient g_i. At each step we
-then solve `observed gradient = sum_i w_i g_i` for w (least squares; there are more parameters than micro-batches). The
-weights tell what the loop did: ones mean that nothing was divided, zeros that a micro-batch was lost.
+learning rate is next to 0, so the weights stand still and every micro-batch i has one known mean gradient g_i. At each
+step we then solve `observed gradient = sum_i w_i g_i` for w (least squares; there are more parameters than
+micro-batches). The weights tell what the loop did: ones mean that nothing was divided, zeros that a micro-batch was lost.
+
+A second run, of two epochs with a real learning rate, must end where large-batch SGD ends. Whatever the loop did to its
+model or its data, the right values come from fresh copies.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import inspect
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
@@ -17,6 +21,7 @@ from .faults import Fault
 from .want import want_number, want_sequence
 
 CLOSE = 1e-6
+STILL = 1e-300  # a learning rate that moves no weight in float64, but shows if the loop changes it
 
 
 class RecordingSGD(torch.optim.SGD):
@@ -33,7 +38,8 @@ class RecordingSGD(torch.optim.SGD):
             with torch.enable_grad():
                 result = closure()
         self.seen.append({n: None if p.grad is None else p.grad.detach().clone() for p, n in self.names.items()})
-        super().step()
+        # SGD's own step without the wrapper that calls step hooks: this method has called them already.
+        getattr(torch.optim.SGD.step, "__wrapped__", torch.optim.SGD.step)(self)
         return result
 
 
@@ -48,6 +54,7 @@ class Observation:
     residuals: list  # relative, per update: what no weights can explain
     losses: list  # the right loss of each window
     returned: object
+    trained: list = field(default_factory=list)  # the same with a real learning rate: (returned, right losses) per epoch
 
     @property
     def windows(self) -> list:
@@ -72,21 +79,23 @@ def problem(sizes, seed: int = 0):
 def observe(loop, sizes, steps_per_window: int, seed: int = 0) -> Observation:
     """Run `loop` (a GuardedAnswer or a function) on micro-batches of these sizes; raises Fault for missing gradients."""
     model, batches = problem(sizes, seed)
-    optimizer = RecordingSGD(model, lr=0.0)
+    optimizer = RecordingSGD(model, lr=STILL)
     returned = _run(loop, model, optimizer, batches, steps_per_window)
+    if inspect.isgenerator(returned):
+        raise Fault("generator", "Your loop holds a `yield`, so calling it runs nothing: it only makes a generator. "
+                    "Remove the `yield`.")  # fmt: skip
     if not optimizer.seen:
         raise Fault(
             "no update", f"Your loop made no update: `optimizer.step()` never ran for {len(sizes)} micro-batches and "
             f"accumulation_steps={steps_per_window}. Step when a window is full."
         )  # fmt: skip
+    if any(group["lr"] != STILL for group in optimizer.param_groups):
+        raise Fault("learning rate changed", "Your loop changes the learning rate. Leave it: divide the loss. With an "
+                    "optimizer such as Adam the two are not the same.")  # fmt: skip
     for number, gradients in enumerate(optimizer.seen, 1):
-        missing = [name for name, gradient in gradients.items() if gradient is None]
-        if missing:
-            raise Fault(
-                "no gradient", f"At update {number} the gradient of {missing[0]} is None: no `backward()` reached it "
-                "since the gradients were cleared."
-            )  # fmt: skip
-    micro = torch.stack([_flat(_gradient(model, x, y)) for x, y in batches], dim=1)
+        _want_gradients(number, gradients)
+    fresh, batches = problem(sizes, seed)
+    micro = torch.stack([_flat(_gradient(fresh, x, y)) for x, y in batches], dim=1)
     used, residuals = [], []
     for gradients in optimizer.seen:
         seen = _flat(gradients.values())
@@ -98,8 +107,7 @@ def observe(loop, sizes, steps_per_window: int, seed: int = 0) -> Observation:
     for window in result.windows:
         samples = sum(sizes[i] for i in window)
         result.needed.append([sizes[i] / samples if i in window else 0.0 for i in range(len(sizes))])
-        x, y = (torch.cat([batches[i][part] for i in window]) for part in (0, 1))
-        result.losses.append(nn.functional.mse_loss(model(x), y).item())
+        result.losses.append(_window_loss(fresh, batches, window).item())
     return result
 
 
@@ -107,23 +115,47 @@ def want_right_loop(loop, sizes, steps_per_window: int, seed: int = 0) -> Observ
     """Raise the Fault that names what a loop does wrong; return the observation of a right one."""
     seen = observe(loop, sizes, steps_per_window, seed)
     _diagnose(seen)
-    # The same again with a real learning rate: the weights must end where plain large-batch SGD ends.
     model, batches = problem(sizes, seed)
+    optimizer = RecordingSGD(model, lr=0.05)
     twin, _ = problem(sizes, seed)
-    _run(loop, model, RecordingSGD(model, lr=0.05), batches, steps_per_window)
     plain = torch.optim.SGD(twin.parameters(), lr=0.05)
-    for window in seen.windows:
-        x, y = (torch.cat([batches[i][part] for i in window]) for part in (0, 1))
-        plain.zero_grad()
-        nn.functional.mse_loss(twin(x), y).backward()
-        plain.step()
-    for (name, mine), right in zip(model.named_parameters(), twin.parameters()):
-        if (mine - right).abs().max() > CLOSE:
-            raise Fault(
-                "wrong weights after training", f"The gradients are right, but after an epoch {name} is not where "
-                "large-batch SGD leaves it. Let `optimizer.step()` make the update, once per window."
-            )  # fmt: skip
+    for epoch in (1, 2):
+        returned, losses = _run(loop, model, optimizer, batches, steps_per_window), []
+        for window in seen.windows:
+            plain.zero_grad()
+            loss = _window_loss(twin, batches, window)
+            loss.backward()
+            plain.step()
+            losses.append(loss.item())
+        seen.trained.append((returned, losses))
+        for (name, mine), right in zip(model.named_parameters(), twin.parameters()):
+            if (mine.detach() - right.detach()).abs().max() > CLOSE:
+                _wrong_after(epoch, name)
     return seen
+
+
+def _wrong_after(epoch: int, name: str) -> None:
+    if epoch == 2:
+        raise Fault("not cleared", "One epoch is right, the second is not: its first window still holds gradients of the "
+                    "first epoch's last one. Clear them after the last update, too, or before the first window.")  # fmt: skip
+    raise Fault("wrong weights after training", f"The gradients are right, but after an epoch {name} is not where "
+                "large-batch SGD leaves it. Let `optimizer.step()` make the update, once per window.")  # fmt: skip
+
+
+def _window_loss(model, batches, window):
+    x, y = (torch.cat([batches[i][part] for i in window]) for part in (0, 1))
+    return nn.functional.mse_loss(model(x), y)
+
+
+def _want_gradients(number: int, gradients: dict) -> None:
+    for name, gradient in gradients.items():
+        if gradient is None:
+            raise Fault(
+                "no gradient", f"At update {number} the gradient of {name} is None: no `backward()` reached it "
+                "since the gradients were cleared."
+            )  # fmt: skip
+        if gradient.dtype != torch.float64 or gradient.device.type != "cpu":
+            raise Fault("model changed", "Your loop moved the model to another dtype or device. Use it as it is given.")
 
 
 def want_window_losses(returned, losses) -> None:
@@ -138,10 +170,10 @@ def want_window_losses(returned, losses) -> None:
 
 
 def _run(loop, model, optimizer, batches, k):
-    tensors = tuple(t for batch in batches for t in batch)
+    batches = list(batches)  # the loop's own list; ours stays as it is
     call = getattr(loop, "call", None)
     if call is not None:
-        return call(model, optimizer, nn.functional.mse_loss, batches, k, unchanged=tensors)
+        return call(model, optimizer, nn.functional.mse_loss, batches, k, unchanged=(batches,))
     return loop(model, optimizer, nn.functional.mse_loss, batches, k)
 
 
@@ -195,9 +227,16 @@ def _diagnose_update(number, used, needed, off, window, seen) -> None:
     if any(abs(used[i]) > CLOSE for i in range(window[0])):
         raise Fault("not cleared", f"Update {number} still holds gradients of an earlier window. "
                     "Clear them after each update.")  # fmt: skip
-    if any(abs(used[i]) > CLOSE for i in range(window[-1] + 1, len(used))):
+    later = any(abs(used[i]) > CLOSE for i in range(window[-1] + 1, len(used)))
+    if later and not all(abs(w) > CLOSE for w in mine):
+        raise Fault("other micro-batches", f"Update {number} uses micro-batches of later windows in place of its own. "
+                    "Take them in the order in which they come, each once.")  # fmt: skip
+    if later:
         raise Fault("wrong window", f"Update {number} should come after {window[-1] + 1} micro-batches and comes later. "
                     "Count from one, or test `(i + 1) % accumulation_steps`.")  # fmt: skip
+    if all(abs(w) < CLOSE for w in mine):
+        raise Fault("cleared before the step", f"{table} The gradients are cleared between backward and step, so the step "
+                    "finds nothing.")  # fmt: skip
     if r > 1 and all(abs(w) < CLOSE for w in mine[:-1]) and abs(mine[-1]) > CLOSE:
         raise Fault("cleared too early", f"{table} Only the last micro-batch counts: the gradients are cleared "
                     "inside the window.")  # fmt: skip
@@ -217,6 +256,10 @@ def _diagnose_update(number, used, needed, off, window, seen) -> None:
     if len({sizes[i] for i in window}) > 1 and (_same(mine, [1 / r] * r) or _same(mine, [1 / k] * r)):
         raise Fault("mean of means", f"{table} The micro-batches have {_list([sizes[i] for i in window])} samples, so a "
                     "plain mean of their means favours the small ones.")  # fmt: skip
+    factor = mine[0] / right[0]
+    if r > 1 and _same(mine, [w * factor for w in right]):
+        raise Fault("all scaled", f"{table} The shares are right, but all of them are {factor:.3g} times what they should be. "
+                    "Look for a wrong divisor, or for clipping.")  # fmt: skip
     raise Fault("wrong weights", f"{table} Each micro-batch should weigh its share of the window's samples.")
 
 

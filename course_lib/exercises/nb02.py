@@ -5,11 +5,12 @@ from fractions import Fraction
 import torch
 
 from . import answers02 as a
+from . import odd02 as b
 from .faults import Fault
 from .guard import source_of
 from .loops import want_right_loop, want_window_losses
 from .registry import Exercise, Unusual, Wrong, register
-from .want import want_close, want_int, want_number, want_sequence, want_tensor, want_true
+from .want import shown, want_close, want_int, want_number, want_sequence, want_tensor, want_true
 
 # -- 02.1 the weights ----------------------------------------------------------------------------------------------
 
@@ -38,7 +39,7 @@ def check_weights(answer):
 
 
 def _close(got, right):
-    return all(abs(Fraction(x) - Fraction(y)) < Fraction(1, 10**9) for x, y in zip(got, right))
+    return all(abs(Fraction(x) - Fraction(y)) < Fraction(1, 10**6) for x, y in zip(got, right))
 
 
 register(Exercise(
@@ -58,7 +59,8 @@ register(Exercise(
         Wrong("share of the largest", a.weights_largest, "share of the largest"),
         Wrong("one over size", a.weights_inverse, "one over size"),
     ),
-    unusual=(Unusual("exact fractions in a tuple", a.weights_fractions), Unusual("a tensor", a.weights_tensor)),
+    unusual=(Unusual("exact fractions in a tuple", a.weights_fractions), Unusual("a tensor", a.weights_tensor),
+             Unusual("a float32 tensor", b.weights_float32)),
 ))  # fmt: skip
 
 # -- 02.2 the gradient ---------------------------------------------------------------------------------------------
@@ -72,7 +74,7 @@ def check_gradient(answer):
         what = f"the gradient for sizes {list(sizes)}"
         got = answer.call([g.clone() for g in gradients], list(sizes))
         # a second call on tensors that are watched: adding in place into the first one is a fault of its own
-        answer.call(gradients, list(sizes), unchanged=tuple(gradients))
+        answer.call(gradients, list(sizes), unchanged=(gradients,))
         got = want_tensor(got, what, shape=(4, 3), dtype=torch.float64).detach()
         if len(sizes) > 1:
             if torch.allclose(got, sum(gradients)):
@@ -101,6 +103,7 @@ register(Exercise(
         Wrong("mean of means", a.gradient_mean, "mean of means", "B16"),
         Wrong("weighted sum", a.gradient_sizes, "not normalised"),
         Wrong("adds into the first one", a.gradient_in_place, "mutated input"),
+        Wrong("empties the list", b.gradient_pops, "mutated input"),
     ),
     unusual=(Unusual("einsum over a stack", a.gradient_einsum), Unusual("back to sums first", a.gradient_sums)),
 ))  # fmt: skip
@@ -137,6 +140,15 @@ register(Exercise(
         Wrong("no backward", a.loop_no_backward, "no gradient"),
         Wrong("test outside the loop", a.loop_outside, "no update"),
         Wrong("clips each micro-batch", a.loop_clips, "not a weighted sum", "B30"),
+        Wrong("clears before the step", b.loop_clears_first, "cleared before the step"),
+        Wrong("clears between windows only", b.loop_stale_epoch, "not cleared"),
+        Wrong("changes the learning rate", b.loop_learning_rate, "learning rate changed"),
+        Wrong("shuffles the list it was given", b.loop_shuffles, "mutated input"),
+        Wrong("empties the list it was given", b.loop_pops, "mutated input"),
+        Wrong("sorts a copy", b.loop_other_order, "other micro-batches"),
+        Wrong("divides by the number of batches", b.loop_all_batches, "all scaled"),
+        Wrong("yields", b.loop_yields, "generator"),
+        Wrong("goes to float32", b.loop_float32, "model changed"),
     ),
     unusual=(
         Unusual("sum, then one division of .grad", a.loop_divides_grad),
@@ -144,6 +156,9 @@ register(Exercise(
         Unusual("grad = None instead of zero_grad", a.loop_none),
         Unusual("one concatenated batch", a.loop_concatenates),
         Unusual("a closure for the optimizer", a.loop_closure),
+        Unusual("a hook on each gradient", b.loop_hooks),
+        Unusual("a hook before the step", b.loop_step_hook),
+        Unusual("freezes the model at the end", b.loop_freezes),
     ),
 ))  # fmt: skip
 
@@ -154,7 +169,8 @@ def check_tail(answer):
     cases = (([4] * 8, 4), ([4] * 6, 4), ([4, 4, 4, 1], 4), ([4] * 9 + [2], 4), ([4, 2, 4], 5), ([3, 1, 2, 5, 4], 2))
     # All gradients before any loss: a wrong gradient is the greater fault, and explains a wrong loss.
     for seen in [want_right_loop(answer, sizes, k, seed=len(sizes)) for sizes, k in cases]:
-        want_window_losses(seen.returned, seen.losses)
+        for returned, losses in [(seen.returned, seen.losses), *seen.trained]:
+            want_window_losses(returned, losses)
 
 
 register(Exercise(
@@ -176,6 +192,7 @@ register(Exercise(
         Wrong("mean of means", a.tail_means, "mean of means", "B16"),
         Wrong("returns the last loss", a.tail_last_loss, "wrong logged loss", "B41"),
         Wrong("returns nothing", a.tail_no_losses, "returned nothing"),
+        Wrong("losses after the update", b.tail_late_losses, "wrong logged loss"),
     ),
     unusual=(
         Unusual("summed gradients, divided by N at the end", a.tail_sums),
@@ -187,10 +204,13 @@ register(Exercise(
 
 
 def check_memory(answer):
-    cases = [(100, 100, 200, 10, 64, k) for k in (1, 2, 4, 8, 64)] + [(7, 5, 0, 3, 10, 4), (7, 5, 9, 11, 10, 3)]
+    cases = [(120, 100, 200, 10, 64, k) for k in (1, 2, 4, 8, 64)] + [(7, 5, 0, 3, 10, 4), (7, 5, 9, 11, 10, 3)]
     for p, g, s, per_sample, batch, k in cases:
         what = f"peak_bytes({p}, {g}, {s}, {per_sample}, {batch}, {k})"
-        got = want_int(answer.call(p, g, s, per_sample, batch, k), what)
+        got = answer.call(p, g, s, per_sample, batch, k)
+        want_true(type(got) is not float, "not whole", f"{what} gives the float {shown(got)}. A micro-batch has a whole "
+                  "number of samples: round up, with math.ceil(batch / accumulation_steps).")  # fmt: skip
+        got = want_int(got, what)
         micro = -(-batch // k)
         typical = {
             "everything shrinks": ({(p + g + s + per_sample * batch) // k}, "Only the activations of one micro-batch shrink. "
@@ -199,6 +219,7 @@ def check_memory(answer):
                                           "micro-batch are freed; they never stand side by side."),
             "gradients pile up": ({p + k * g + s + per_sample * micro}, "backward() adds into one .grad; there is one "
                                   "set of gradients, not one for each micro-batch."),
+            "parameters forgotten": ({g + s + per_sample * micro}, "The parameters are there all the time."),
             "gradients forgotten": ({p + s + per_sample * micro}, "The gradients stay alive through the whole window."),
             "rounded down": ({p + g + s + per_sample * (batch // k)}, "The largest micro-batch decides: round up."),
         }  # fmt: skip
@@ -226,6 +247,8 @@ register(Exercise(
         Wrong("activations of the whole batch", a.memory_none, "activations do not shrink"),
         Wrong("K sets of gradients", a.memory_piles, "gradients pile up"),
         Wrong("no gradients", a.memory_no_gradients, "gradients forgotten"),
+        Wrong("no parameters", b.memory_no_parameters, "parameters forgotten"),
+        Wrong("fractions of a sample", b.memory_float, "not whole"),
         Wrong("rounds down", a.memory_floor, "rounded down"),
     ),
     unusual=(Unusual("math.ceil", a.memory_ceil),),
@@ -244,12 +267,18 @@ def check_edits(answer):
     if source is None:
         return  # the code cannot be read here; the gradients were right
     new, old = a.plain_lines(source), a.plain_lines(source_of(a.train_plain))
+    if new is None:
+        return  # a lambda, say: right, and nothing to count
+    kept = 0
     for line in old:
         if line in new:
             new.remove(line)
+            kept += 1
     if len(new) > MOST_EDITS:
         raise Fault("too many edits", f"The loop is right, with {len(new)} new or changed lines; {MOST_EDITS} are enough. "
                     f"The first: `{new[0]}`.")  # fmt: skip
+    want_true(kept >= 3, "not an edit", "The gradients are right, but the plain loop is gone. Edit its own lines: clearing, "
+              "backward and step stay; what changes is when they run.")  # fmt: skip
 
 
 register(Exercise(
@@ -268,6 +297,7 @@ register(Exercise(
         Wrong("clears at the top", a.edit_clears, "cleared too early", "B01"),
         Wrong("no division", a.edit_no_division, "not divided", "B04"),
         Wrong("rewritten from nothing", a.edit_rewrite, "too many edits"),
+        Wrong("calls another loop", b.edit_delegates, "not an edit"),
     ),
-    unusual=(Unusual("another test for a full window", a.edit_other),),
+    unusual=(Unusual("another test for a full window", a.edit_other), Unusual("a lambda", b.edit_lambda)),
 ))  # fmt: skip
