@@ -1,11 +1,12 @@
-"""Answers to the exercises of notebook 01: the references, typical mistakes, and right answers that look different."""
+"""Answers to the exercises of notebook 01: references, typical mistakes, right answers that look "
+"different."""
 
 import math
 
 from course_lib.measure import Record
 from course_lib.memory import ledger
 
-# -- 01.1 ----------------------------------------------------------------------------------------------------------
+# -- 01.1 -----------------------------------------------------------------------------------------------
 
 
 def gpt_parameters(vocab, length, width, depth):
@@ -48,7 +49,7 @@ def parameters_layer_by_layer(vocab, length, width, depth):
     return total
 
 
-# -- 01.2 ----------------------------------------------------------------------------------------------------------
+# -- 01.2 -----------------------------------------------------------------------------------------------
 
 
 def state_bytes(shapes, recipe):
@@ -85,7 +86,7 @@ def states_per_tensor(shapes, recipe):
     return sum(each * math.prod(shape) + (4 if "adam" in recipe else 0) for shape in shapes)
 
 
-# -- 01.3 ----------------------------------------------------------------------------------------------------------
+# -- 01.3 -----------------------------------------------------------------------------------------------
 
 
 def linear_gelu_bytes(tokens, inputs, outputs, itemsize=4):
@@ -104,6 +105,10 @@ def pair_input(tokens, inputs, outputs, itemsize=4):
     return tokens * inputs * itemsize
 
 
+def pair_output_only(tokens, inputs, outputs, itemsize=4):
+    return tokens * outputs * itemsize
+
+
 def pair_four(tokens, inputs, outputs, itemsize=4):
     return tokens * (inputs + outputs) * 4
 
@@ -118,7 +123,7 @@ def pair_two_terms(tokens, inputs, outputs, itemsize=4):
     return kept_by_linear + kept_by_gelu
 
 
-# -- 01.4 ----------------------------------------------------------------------------------------------------------
+# -- 01.4 -----------------------------------------------------------------------------------------------
 
 
 def block_bytes(batch, length, width, heads):
@@ -153,7 +158,7 @@ def block_from_parts(batch, length, width, heads):
     return sum(ledger.block_activations(batch, length, width, heads).values())
 
 
-# -- 01.5 ----------------------------------------------------------------------------------------------------------
+# -- 01.5 -----------------------------------------------------------------------------------------------
 
 
 def peak_moment(records):
@@ -180,6 +185,11 @@ def moment_end_phase(records):
     return peak_moment(records)[0], records[-1].phase
 
 
+def moment_from_one(records):
+    index, phase = peak_moment(records)
+    return index + 1, phase
+
+
 def moment_loop(records):
     best = [0, records[0].phase]
     for i, record in enumerate(records):
@@ -191,7 +201,7 @@ def moment_loop(records):
 def made_up_records(draw, peaks):
     """A small trace with its highest value reached `peaks` times, never at the end or in the end's phase."""
     lives = [draw.randrange(10, 90) for _ in range(20)]
-    for place in draw.sample(range(2, 14), peaks):
+    for place in draw.sample(range(2, 14, 2), peaks):  # never side by side, so that each mistake shows
         lives[place] = 100
     lives[0], lives[-1] = 5, 50
     records, peak = [], 0
@@ -202,7 +212,7 @@ def made_up_records(draw, peaks):
     return records
 
 
-# -- 01.6 ----------------------------------------------------------------------------------------------------------
+# -- 01.6 -----------------------------------------------------------------------------------------------
 
 
 def first_oom_step(parameters, gradients, optimizer_state, activations, limit):
