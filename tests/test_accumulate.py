@@ -257,3 +257,11 @@ def test_the_loop_can_be_read_in_one_look():
     function = ast.parse(inspect.getsource(accumulate)).body[0]
     body = function.body[1:]  # after the docstring
     assert function.end_lineno - body[0].lineno + 1 <= 40
+
+
+def test_a_numpy_integer_is_a_number_of_steps():
+    import numpy
+
+    from course_lib.memory.checks import require_steps
+
+    assert require_steps(numpy.int64(4)) == 4

@@ -34,7 +34,7 @@ def test_a_solved_copy_keeps_ids_and_first_lines_and_runs(notebook, tmp_path, ca
     path = notebook("import torch", STUB, "assert mean(torch.tensor([1.0, 3.0])) == 2")
     before = path.read_bytes()
     assert solve.main(["-o", str(tmp_path / "out"), str(path)]) == 0
-    assert path.read_bytes() == before and "1 answers" in capsys.readouterr().out
+    assert path.read_bytes() == before and "1 filled in" in capsys.readouterr().out
     copy = nbformat.read(tmp_path / "out" / path.name, as_version=4)
     assert [cell.id for cell in copy.cells] == ["a", "b", "c"]
     assert copy.cells[1].source.startswith("# exercise: 90.1\ndef mean(xs):\n    total")

@@ -256,3 +256,9 @@ def test_korthikantis_block_of_gpt3_is_2_87_gb():
     by_hand = 34 * length * width + 5 * heads * length**2
     assert ledger.korthikanti_block(1, length, width, heads) == by_hand == 2_868_903_936
     assert ledger.korthikanti_block(4, 128, 64, 4) == 4 * ledger.korthikanti_block(1, 128, 64, 4)
+
+
+def test_on_cuda_a_dropout_mask_is_one_byte_a_number():
+    cpu = ledger.block_activations(2, 8, 16, 2, dropout_p=0.1)["dropout masks"]
+    cuda = ledger.block_activations(2, 8, 16, 2, dropout_p=0.1, device="cuda")["dropout masks"]
+    assert (cpu, cuda) == (2 * 2 * 8 * 16 * 4, 2 * 2 * 8 * 16)

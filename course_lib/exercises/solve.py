@@ -62,7 +62,7 @@ def main(argv):
             raise SolveError(f"there are no notebooks in {NOTEBOOKS}")
         folder = _folder(options.output, paths)
         for path in paths:
-            print(f"{folder / path.name}: {_copy(path, folder)} answers")
+            print(f"{folder / path.name}: {_copy(path, folder)} filled in")
     except (SolveError, OSError) as error:
         sys.stderr.write(f"Not solved: {error}\n")
         return 1

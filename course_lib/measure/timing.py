@@ -51,7 +51,7 @@ def compare(variants: Mapping[str, Callable[[], object]], repeats: int = 9, warm
     """
     if not variants or repeats < 1 or warmup < 0:
         raise ValueError("compare() needs at least one variant, at least one repeat and no negative warmup.")
-    on = on or device()
+    on = device() if on is None else torch.device(on)
     if on.type == "cpu":
         quiet_malloc()
     names = list(variants)

@@ -22,7 +22,8 @@ def accumulate(model, optimizer, loss_fn, batches, accumulation_steps: int, coun
 
     model: called as model(inputs). optimizer: steps once per window, the short last window included.
     loss_fn: loss_fn(outputs, targets) -> scalar, the mean over what `count` counts.
-    batches: yields (inputs, targets); sizes may differ.
+    batches: yields (inputs, targets); sizes may differ. The inputs of one window are held together, since its weights need
+        all sizes beforehand; the activations are not.
     count: count(targets) -> how many terms that mean is over. The default counts every target; for a loss that ignores
         padding, pass for example `lambda targets: (targets != -100).sum()`.
 

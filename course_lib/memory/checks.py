@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import numbers
 
 import torch
 
 
 def require_steps(steps) -> int:
     """The number of accumulation steps, if it is a whole number of at least one."""
-    if isinstance(steps, bool) or not isinstance(steps, int):
+    if isinstance(steps, bool) or not isinstance(steps, numbers.Integral):  # NumPy's integers are welcome
         raise TypeError(f"accumulation_steps must be a whole number such as 4, not {steps!r}.")
     if steps < 1:
         raise ValueError(f"accumulation_steps must be at least 1, not {steps}; 1 means an update after every micro-batch.")

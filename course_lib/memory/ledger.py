@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import torch
 
-STATISTIC = 4  # norms and attention keep their row statistics in fp32
+# Norms and attention keep their row statistics in fp32. (Two exceptions: float64 models keep them in float64, and a CPU's
+# LayerNorm with bf16 weights keeps them in bf16.)
+STATISTIC = 4
 
 
 def total(parts: dict) -> int:
@@ -149,7 +151,9 @@ def mlp_activations(batch: int, width: int, depth: int, classes: int, itemsize: 
     return {**parts, **cross_entropy(batch, classes, itemsize)}
 
 
-def block_activations(batch: int, length: int, width: int, heads: int, itemsize=4, fused=True, dropout_p=0.0) -> dict:
+def block_activations(
+    batch: int, length: int, width: int, heads: int, itemsize=4, fused=True, dropout_p=0.0, device="cpu"
+) -> dict:
     """One pre-norm transformer block (`experiments.models.Block`), its input included.
 
     In units of batch x length x width: x 1, norm1's result 1, q k v 3, attention's result 1, the sum after attention 1,
@@ -168,16 +172,18 @@ def block_activations(batch: int, length: int, width: int, heads: int, itemsize=
         "norm statistics": 2 * layer_norm(tokens, width)["row statistics"],
     }
     if dropout_p > 0:
-        parts["dropout masks"] = 2 * total(dropout(tokens * width, itemsize))
+        parts["dropout masks"] = 2 * total(dropout(tokens * width, itemsize, device))
     return parts
 
 
-def gpt_activations(batch, length, width, depth, heads, vocab, itemsize=4, fused=True, dropout_p=0.0) -> dict:
+def gpt_activations(
+    batch, length, width, depth, heads, vocab, itemsize=4, fused=True, dropout_p=0.0, device="cpu"
+) -> dict:
     """`experiments.models.GPT` under the mean next-token loss, without the token numbers (they exist anyway)."""
     tokens = batch * length
     return {
         "position numbers": length * 8,
-        "blocks": depth * total(block_activations(batch, length, width, heads, itemsize, fused, dropout_p)),
+        "blocks": depth * total(block_activations(batch, length, width, heads, itemsize, fused, dropout_p, device)),
         "final norm input": tokens * width * itemsize,
         "final norm result": tokens * width * itemsize,
         "final norm statistics": layer_norm(tokens, width)["row statistics"],
