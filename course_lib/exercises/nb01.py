@@ -41,16 +41,15 @@ def check_parameters(answer):
         right = sum(p.numel() for p in GPT(v, t, d, depth, heads=1).parameters())
         name_the_mistake(got, right, what, {
             "head counted twice": (right + v * d, "The head shares its weight with the token embedding: it "
-                                                  "exists once."),
+                "exists once."),
             "biases forgotten": (right - depth * 9 * d, "Each of the four Linears of a block has a bias: 3d "
-                                                  "+ d + 4d + d."),
+                "+ d + 4d + d."),
             "norms forgotten": (right - depth * 4 * d - 2 * d, "A LayerNorm has a scale and a shift: two of "
-                                                  "them "
-                                "in each block, one at the end."),
+                "them in each block, one at the end."),
             "final norm forgotten": (right - 2 * d, "One more LayerNorm stands before the head."),
             "positions forgotten": (right - t * d, "Every position has a learned vector, too."),
             "mlp too small": (right - depth * (6 * d * d + 3 * d), "The MLP inside a block is 4d wide: d to "
-                                                  "4d and back."),
+                "4d and back."),
         })  # fmt: skip
 
 
@@ -58,8 +57,7 @@ register(Exercise(
     id="01.1",
     title="Parameters of a GPT",
     prompt="Return how many parameters the course's GPT has (numbers, not bytes); its head is tied to the "
-           "token "
-    "embedding.",
+           "token embedding.",
     reference=a.gpt_parameters,
     hints=(
         "Go through print(GPT(...)) module by module. A Linear from a to b has a*b weights and b biases.",
@@ -111,18 +109,15 @@ def check_states(answer):
             got = want_int(answer.call(list(shapes), recipe), what)
             right, steps = measured_states(shapes, recipe), 4 * len(shapes)
             name_the_mistake(got, right, what, {
-                "counters forgotten": (right - steps, "torch's Adam keeps a step counter of 4 bytes for each "
-                                       "tensor."),
+                "counters forgotten": (right - steps, "torch's Adam keeps a step counter of 4 bytes for "
+                    "each tensor."),
                 "gradients forgotten": (right - (2 if recipe == "mixed adam" else 4) * n, "The gradients "
-                                                  "are as "
-                                        "large as the parameters, and they are there when the optimizer "
-                                        "steps."),
+                    "are as large as the parameters, and they are there when the optimizer steps."),
                 ("no master copy" if recipe == "mixed adam" else "one moment"): (right - 4 * n, "Adam keeps "
-                                                  "a mean "
-                                "and a mean square for each parameter; with bf16 also an fp32 copy of it."),
+                    "a mean and a mean square for each parameter; with bf16 also an fp32 copy of it."),
                 "numbers, not bytes": (right // 4, "An fp32 number takes 4 bytes."),
                 "adam for everyone": (16 * n + steps, "Plain SGD keeps nothing, momentum one number per "
-                                                  "parameter."),
+                    "parameter."),
             })  # fmt: skip
 
 
@@ -166,10 +161,9 @@ def check_pair(answer):
             right = saved_bytes(saved_tensors(pair(torch.ones(n, i, dtype=kind, requires_grad=True)), pair))
             name_the_mistake(got, right, what, {
                 "weight counted": (right + i * o * itemsize, "The weight is a parameter. It is alive "
-                                                  "anyway."),
+                    "anyway."),
                 "output counted": (right + n * o * itemsize, "GELU keeps its input; what it returns belongs "
-                                                  "to the "
-                                   "next layer."),
+                    "to the next layer."),
                 "only the input": (n * i * itemsize, "GELU's slope needs GELU's input, the Linear's output."),
                 "only the output": (n * o * itemsize, "The gradient of the weight needs the Linear's input."),
                 "numbers, not bytes": (right // itemsize, "Multiply by the bytes of one number."),
@@ -181,8 +175,7 @@ register(Exercise(
     id="01.3",
     title="What Linear + GELU keeps",
     prompt="Return the bytes that one Linear(inputs, outputs) followed by GELU keeps for its backward pass, "
-           "for "
-    "`tokens` rows.",
+           "for `tokens` rows.",
     reference=a.linear_gelu_bytes,
     hints=(
         "Write down both derivatives. Which tensors appear in them?",
@@ -215,16 +208,14 @@ def check_block(answer):
         right = saved_bytes(saved_tensors(block(torch.ones(b, t, d, requires_grad=True)), block))
         name_the_mistake(got, right, what, {
             "statistics forgotten": (64 * b * t * d, "Each LayerNorm also keeps two fp32 numbers per row, "
-                                                  "and "
-                                     "attention one log-sum-exp per row and head."),
+                "and attention one log-sum-exp per row and head."),
             "16-bit formula": (ledger.korthikanti_block(b, t, d, h), "34 + 5 a s / h is for 16-bit numbers, "
-                                                  "dropout and "
-                               "unfused attention. This block is fp32, has no dropout and a fused kernel."),
+                "dropout and unfused attention. This block is fp32, has no dropout and a fused kernel."),
             "scores counted": (right + 4 * b * h * t * t, "The fused kernel never keeps the length x length "
-                                                  "scores."),
+                "scores."),
             "input forgotten": (right - 4 * b * t * d, "The block's input is kept, by the first LayerNorm."),
             "log-sum-exp forgotten": (right - 4 * b * t * h, "Fused attention keeps one fp32 number per row "
-                                                  "and head."),
+                "and head."),
         })  # fmt: skip
 
 
@@ -232,8 +223,7 @@ register(Exercise(
     id="01.4",
     title="What a transformer block keeps",
     prompt="Return the bytes that one fp32 pre-norm block keeps for backward: fused attention, no dropout, "
-           "MLP of "
-    "4 x width, its own input included.",
+           "MLP of 4 x width, its own input included.",
     reference=a.block_bytes,
     hints=(
         "Walk through Block.forward. For each operation ask: input or output, and does someone keep it "
@@ -267,21 +257,16 @@ def check_moment(answer):
         got = want_sequence(answer.call(records), "peak_moment(records)", 2)
         index, phase = want_int(got[0], "the index"), got[1]
         want_true(index == first or index != last, "last moment", f"The peak of {max(lives)} bytes is "
-                                                  f"reached "
-                  f"first at record {first}; you name record {last}, the last one as high.")  # fmt: skip
+            f"reached first at record {first}; you name record {last}, the last one as high.")  # fmt: skip
         want_true(index == first or index != lives.index(min(lives)), "lowest point", f"Record {index} is "
-                                                  f"the "
-                  f"lowest point of the trace; the highest is record {first}.")  # fmt: skip
+            f"the lowest point of the trace; the highest is record {first}.")  # fmt: skip
         want_true(index == first or index != len(lives) - 1, "running peak", "`peak_bytes` is the highest "
-                                                  "so far: "
-                  "it stays high to the end. Look at `live_bytes`.")  # fmt: skip
+            "so far: it stays high to the end. Look at `live_bytes`.")  # fmt: skip
         want_true(index != first + 1, "counted from one", f"Record {first} is the highest. The first record "
-                                                  f"has "
-                  "the index 0: see `enumerate`.")  # fmt: skip
+            "has the index 0: see `enumerate`.")  # fmt: skip
         want_true(index == first, "wrong moment", f"The peak is at record {first}, not {index}.")
         want_true(type(phase) is str and phase == records[first].phase, "wrong phase", f"Record {first} is "
-                                                  f"in the "
-                  f"phase {records[first].phase!r}. Return the phase of that very record.")  # fmt: skip
+            f"in the phase {records[first].phase!r}. Return the phase of that very record.")  # fmt: skip
 
 
 register(Exercise(
@@ -330,26 +315,22 @@ def check_oom(answer):
         want_true(got in (1, 2, None), "not a step", f"{what} should be 1, 2 or None, not {got}.")
         now = f"{what} gives {got}; step 1 needs {first}, step 2 needs {later}."
         want_true(not (first == limit or later == limit), "exactly full", f"{now} Exactly the limit still "
-                                                  f"fits.")
+            "fits.")
         want_true(not (got == 1 and right == 2), "state from the start", f"{now} In step 1 the activations "
-                                                  f"are gone "
-                  "before the optimizer makes its state: the two never meet.")  # fmt: skip
+            "are gone before the optimizer makes its state: the two never meet.")  # fmt: skip
         want_true(not (got is None and right == 2), "state forgotten", f"{now} In step 2 the state is there "
-                                                  f"while "
-                  "the activations pile up.")  # fmt: skip
+            "while the activations pile up.")  # fmt: skip
         want_true(not (got in (2, None) and right == 1 and p + g + s > limit), "update forgotten", f"{now} "
-                                                  f"The "
-                  "update of step 1 itself must fit: parameters, gradients and the new state.")  # fmt: skip
+            "The update of step 1 itself must fit: parameters, gradients and the new state.")  # fmt: skip
         raise Fault("wrong step", f"{now} Compare each with the limit of {limit}, the first step first.")
 
 
 register(Exercise(
     id="01.6",
     title="Out of memory on step 2",
-    prompt="Return 1, 2 or None: the first step that needs more than `limit` bytes. Backward of step 1 holds "
-    "parameters, activations and gradients; its update holds parameters, gradients and the new optimizer "
-    "state. "
-    "From step 2 on all four are held at once.",
+    prompt="Return 1, 2 or None: the first step that needs more than `limit` bytes. Backward of step 1 "
+           "holds parameters, activations and gradients; its update holds parameters, gradients and the new "
+           "optimizer state. From step 2 on all four are held at once.",
     reference=a.first_oom_step,
     hints=(
         "Step 1 has two candidates for its peak: the backward pass and the update. What is alive in each?",
