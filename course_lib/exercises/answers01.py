@@ -81,6 +81,15 @@ def states_no_master(shapes, recipe):
     return state_bytes(shapes, recipe) - (4 * numbers if recipe == "mixed adam" else 0)
 
 
+def states_fp32_gradients(shapes, recipe):
+    numbers = sum(math.prod(shape) for shape in shapes)
+    return state_bytes(shapes, recipe) + (2 * numbers if recipe == "mixed adam" else 0)
+
+
+def states_one_counter(shapes, recipe):
+    return states_no_counters(shapes, recipe) + (4 if recipe.endswith("adam") else 0)
+
+
 def states_per_tensor(shapes, recipe):
     each = {"sgd": 8, "momentum": 12, "adam": 16, "mixed adam": 16}[recipe]
     return sum(each * math.prod(shape) + (4 if "adam" in recipe else 0) for shape in shapes)
@@ -154,6 +163,10 @@ def block_no_lse(batch, length, width, heads):
     return block_bytes(batch, length, width, heads) - batch * length * heads * 4
 
 
+def block_no_norms(batch, length, width, heads):
+    return block_bytes(batch, length, width, heads) - 2 * 2 * batch * length * 4
+
+
 def block_from_parts(batch, length, width, heads):
     return sum(ledger.block_activations(batch, length, width, heads).values())
 
@@ -188,6 +201,11 @@ def moment_end_phase(records):
 def moment_from_one(records):
     index, phase = peak_moment(records)
     return index + 1, phase
+
+
+def moment_bytes(records):
+    highest = max(record.live_bytes for record in records)
+    return highest, peak_moment(records)[1]
 
 
 def moment_loop(records):
@@ -235,6 +253,12 @@ def oom_no_state(parameters, gradients, optimizer_state, activations, limit):
 
 def oom_no_update(parameters, gradients, optimizer_state, activations, limit):
     if parameters + gradients + activations > limit:
+        return 1
+    return 2 if parameters + gradients + optimizer_state + activations > limit else None
+
+
+def oom_no_gradients(parameters, gradients, optimizer_state, activations, limit):
+    if max(parameters + activations, parameters + gradients + optimizer_state) > limit:
         return 1
     return 2 if parameters + gradients + optimizer_state + activations > limit else None
 

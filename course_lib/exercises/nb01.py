@@ -57,7 +57,7 @@ register(Exercise(
     id="01.1",
     title="Parameters of a GPT",
     prompt="Return how many parameters the course's GPT has (numbers, not bytes); its head is tied to the "
-           "token embedding.",
+    "token embedding.",
     reference=a.gpt_parameters,
     hints=(
         "Go through print(GPT(...)) module by module. A Linear from a to b has a*b weights and b biases.",
@@ -116,18 +116,20 @@ def check_states(answer):
                 ("no master copy" if recipe == "mixed adam" else "one moment"): (right - 4 * n, "Adam keeps "
                     "a mean and a mean square for each parameter; with bf16 also an fp32 copy of it."),
                 "numbers, not bytes": (right // 4, "An fp32 number takes 4 bytes."),
-                "adam for everyone": (16 * n + steps, "Plain SGD keeps nothing, momentum one number per "
-                    "parameter."),
+                "fp32 gradients": (right + 2 * n, "In this recipe the gradients are bf16, 2 bytes each. "
+                    "Where a framework keeps fp32 gradients beside them, it is more; say which you mean."),
+                "one counter": (right - steps + 4, "Each parameter tensor has a step counter of its own."),
+                "adam for everyone": (got if got in (16 * n, 16 * n + steps) else 0, "Plain SGD keeps "
+                    "nothing, momentum one number per parameter."),
             })  # fmt: skip
 
 
 register(Exercise(
     id="01.2",
     title="Bytes of the model states",
-    prompt='Return the bytes of parameters, gradients and optimizer state for "sgd", "momentum", "adam" '
-           '(all fp32) and '
-    '"mixed adam" (bf16 parameters and gradients, fp32 master copy and moments). Adam has a 4-byte counter '
-    'per tensor.',
+    prompt='Return the bytes of parameters, gradients and optimizer state for "sgd", "momentum", "adam" (all '
+    'fp32) and "mixed adam" (bf16 parameters and gradients, fp32 master copy and moments). Both Adams also '
+    "have a 4-byte counter per tensor.",
     reference=a.state_bytes,
     hints=(
         "Count the numbers first: the product of each shape, summed. Then ask how many bytes each number "
@@ -143,6 +145,8 @@ register(Exercise(
         Wrong("numbers", a.states_numbers, "numbers, not bytes"),
         Wrong("adam for everyone", a.states_always_adam, "adam for everyone"),
         Wrong("AMP halves it", a.states_no_master, "no master copy"),
+        Wrong("eighteen bytes", a.states_fp32_gradients, "fp32 gradients"),
+        Wrong("one counter for all", a.states_one_counter, "one counter"),
     ),
     unusual=(Unusual("sums over tensors", a.states_per_tensor),),
 ))  # fmt: skip
@@ -175,7 +179,7 @@ register(Exercise(
     id="01.3",
     title="What Linear + GELU keeps",
     prompt="Return the bytes that one Linear(inputs, outputs) followed by GELU keeps for its backward pass, "
-           "for `tokens` rows.",
+    "for `tokens` rows.",
     reference=a.linear_gelu_bytes,
     hints=(
         "Write down both derivatives. Which tensors appear in them?",
@@ -201,7 +205,7 @@ def check_block(answer):
     draw = random.Random()
     heads = draw.randrange(1, 5)
     drawn = draw.randrange(1, 5), draw.randrange(2, 50), heads * 8 * draw.randrange(1, 5), heads
-    for b, t, d, h in ((4, 64, 128, 4), (1, 8, 32, 2), (2, 100, 64, 8), drawn):
+    for b, t, d, h in ((4, 64, 128, 8), (1, 8, 32, 2), (2, 100, 64, 4), drawn):
         what = f"block_bytes({b}, {t}, {d}, {h})"
         got = want_int(answer.call(b, t, d, h), what)
         block = Block(d, heads=h)
@@ -214,6 +218,8 @@ def check_block(answer):
             "scores counted": (right + 4 * b * h * t * t, "The fused kernel never keeps the length x length "
                 "scores."),
             "input forgotten": (right - 4 * b * t * d, "The block's input is kept, by the first LayerNorm."),
+            "norm statistics forgotten": (right - 16 * b * t, "Each of the two LayerNorms keeps a mean and "
+                "a 1/deviation per row, in fp32."),
             "log-sum-exp forgotten": (right - 4 * b * t * h, "Fused attention keeps one fp32 number per row "
                 "and head."),
         })  # fmt: skip
@@ -223,7 +229,7 @@ register(Exercise(
     id="01.4",
     title="What a transformer block keeps",
     prompt="Return the bytes that one fp32 pre-norm block keeps for backward: fused attention, no dropout, "
-           "MLP of 4 x width, its own input included.",
+    "MLP of 4 x width, its own input included.",
     reference=a.block_bytes,
     hints=(
         "Walk through Block.forward. For each operation ask: input or output, and does someone keep it "
@@ -240,6 +246,7 @@ register(Exercise(
         Wrong("with the scores", a.block_scores, "scores counted"),
         Wrong("without its input", a.block_no_input, "input forgotten"),
         Wrong("no log-sum-exp", a.block_no_lse, "log-sum-exp forgotten"),
+        Wrong("no norm statistics", a.block_no_norms, "norm statistics forgotten"),
     ),
     unusual=(Unusual("from the ledger's parts", a.block_from_parts),),
 ))  # fmt: skip
@@ -256,6 +263,8 @@ def check_moment(answer):
         last = len(lives) - 1 - lives[::-1].index(max(lives))
         got = want_sequence(answer.call(records), "peak_moment(records)", 2)
         index, phase = want_int(got[0], "the index"), got[1]
+        want_true(index != max(lives), "bytes, not an index", f"{index} is how many bytes are alive at the "
+            "peak. Return where in the list that is.")  # fmt: skip
         want_true(index == first or index != last, "last moment", f"The peak of {max(lives)} bytes is "
             f"reached first at record {first}; you name record {last}, the last one as high.")  # fmt: skip
         want_true(index == first or index != lives.index(min(lives)), "lowest point", f"Record {index} is "
@@ -273,7 +282,7 @@ register(Exercise(
     id="01.5",
     title="The moment of the peak",
     prompt="Given trace.records, return (index, phase) of the first record at which the most bytes are "
-           "alive.",
+    "alive.",
     reference=a.peak_moment,
     hints=(
         "A record has live_bytes (now) and peak_bytes (highest so far). Which one answers the question?",
@@ -287,6 +296,7 @@ register(Exercise(
         Wrong("lowest", a.moment_lowest, "lowest point"),
         Wrong("phase of the end", a.moment_end_phase, "wrong phase"),
         Wrong("counts from one", a.moment_from_one, "counted from one"),
+        Wrong("bytes", a.moment_bytes, "bytes, not an index"),
     ),
     unusual=(Unusual("a loop, a list", a.moment_loop),),
 ))  # fmt: skip
@@ -322,6 +332,8 @@ def check_oom(answer):
             "while the activations pile up.")  # fmt: skip
         want_true(not (got in (2, None) and right == 1 and p + g + s > limit), "update forgotten", f"{now} "
             "The update of step 1 itself must fit: parameters, gradients and the new state.")  # fmt: skip
+        want_true(not (right == 1 and p + act <= limit < p + g + act), "gradients forgotten", f"{now} "
+            "Backward of step 1 holds the gradients, too.")  # fmt: skip
         raise Fault("wrong step", f"{now} Compare each with the limit of {limit}, the first step first.")
 
 
@@ -329,8 +341,8 @@ register(Exercise(
     id="01.6",
     title="Out of memory on step 2",
     prompt="Return 1, 2 or None: the first step that needs more than `limit` bytes. Backward of step 1 "
-           "holds parameters, activations and gradients; its update holds parameters, gradients and the new "
-           "optimizer state. From step 2 on all four are held at once.",
+    "holds parameters, activations and gradients; its update holds parameters, gradients and the new "
+    "optimizer state. From step 2 on all four are held at once.",
     reference=a.first_oom_step,
     hints=(
         "Step 1 has two candidates for its peak: the backward pass and the update. What is alive in each?",
@@ -343,6 +355,7 @@ register(Exercise(
         Wrong("never looks at the state", a.oom_no_state, "state forgotten"),
         Wrong("update of step 1 left out", a.oom_no_update, "update forgotten"),
         Wrong("full counts as too much", a.oom_strict, "exactly full"),
+        Wrong("backward without gradients", a.oom_no_gradients, "gradients forgotten"),
     ),
     unusual=(Unusual("a loop over steps", a.oom_loop),),
 ))  # fmt: skip
