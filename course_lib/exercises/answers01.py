@@ -86,6 +86,15 @@ def states_fp32_gradients(shapes, recipe):
     return state_bytes(shapes, recipe) + (2 * numbers if recipe == "mixed adam" else 0)
 
 
+def states_no_momentum(shapes, recipe):
+    return state_bytes(shapes, "sgd" if recipe == "momentum" else recipe)
+
+
+def states_one_moment(shapes, recipe):
+    numbers = sum(math.prod(shape) for shape in shapes)
+    return state_bytes(shapes, recipe) - (4 * numbers if recipe == "adam" else 0)
+
+
 def states_one_counter(shapes, recipe):
     return states_no_counters(shapes, recipe) + (4 if recipe.endswith("adam") else 0)
 

@@ -111,10 +111,15 @@ def check_states(answer):
             name_the_mistake(got, right, what, {
                 "counters forgotten": (right - steps, "torch's Adam keeps a step counter of 4 bytes for "
                     "each tensor."),
+                # In fp32 a forgotten gradient shows with "sgd", which comes first; after that 4 bytes less are state.
+                **({"momentum": {"momentum forgotten": (right - 4 * n, "Momentum keeps one number for each "
+                        "parameter.")},
+                    "adam": {"one moment": (right - 4 * n, "Adam keeps two numbers for each parameter: a "
+                        "mean and a mean square.")},
+                    "mixed adam": {"no master copy": (right - 4 * n, "With bf16 parameters the optimizer "
+                        "owns an fp32 copy of them.")}}.get(recipe, {})),
                 "gradients forgotten": (right - (2 if recipe == "mixed adam" else 4) * n, "The gradients "
                     "are as large as the parameters, and they are there when the optimizer steps."),
-                ("no master copy" if recipe == "mixed adam" else "one moment"): (right - 4 * n, "Adam keeps "
-                    "a mean and a mean square for each parameter; with bf16 also an fp32 copy of it."),
                 "numbers, not bytes": (right // 4, "An fp32 number takes 4 bytes."),
                 "fp32 gradients": (right + 2 * n, "In this recipe the gradients are bf16, 2 bytes each. "
                     "Where a framework keeps fp32 gradients beside them, it is more; say which you mean."),
@@ -147,6 +152,8 @@ register(Exercise(
         Wrong("AMP halves it", a.states_no_master, "no master copy"),
         Wrong("eighteen bytes", a.states_fp32_gradients, "fp32 gradients"),
         Wrong("one counter for all", a.states_one_counter, "one counter"),
+        Wrong("no momentum", a.states_no_momentum, "momentum forgotten"),
+        Wrong("one moment", a.states_one_moment, "one moment"),
     ),
     unusual=(Unusual("sums over tensors", a.states_per_tensor),),
 ))  # fmt: skip
@@ -217,7 +224,8 @@ def check_block(answer):
                 "dropout and unfused attention. This block is fp32, has no dropout and a fused kernel."),
             "scores counted": (right + 4 * b * h * t * t, "The fused kernel never keeps the length x length "
                 "scores."),
-            "input forgotten": (right - 4 * b * t * d, "The block's input is kept, by the first LayerNorm."),
+            "one tensor forgotten": (right - 4 * b * t * d, "One tensor of batch x length x width is "
+                "missing. Count again: the block's input, both norms' results, attention's result, the sum after it."),
             "norm statistics forgotten": (right - 16 * b * t, "Each of the two LayerNorms keeps a mean and "
                 "a 1/deviation per row, in fp32."),
             "log-sum-exp forgotten": (right - 4 * b * t * h, "Fused attention keeps one fp32 number per row "
@@ -244,7 +252,7 @@ register(Exercise(
         Wrong("only the large tensors", a.block_no_statistics, "statistics forgotten"),
         Wrong("the paper's formula", a.block_korthikanti, "16-bit formula"),
         Wrong("with the scores", a.block_scores, "scores counted"),
-        Wrong("without its input", a.block_no_input, "input forgotten"),
+        Wrong("without its input", a.block_no_input, "one tensor forgotten"),
         Wrong("no log-sum-exp", a.block_no_lse, "log-sum-exp forgotten"),
         Wrong("no norm statistics", a.block_no_norms, "norm statistics forgotten"),
     ),

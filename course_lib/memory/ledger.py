@@ -192,9 +192,17 @@ def gpt_activations(
 
 
 def logits(batch: int, length: int, vocab: int, itemsize: int = 4) -> dict:
-    """The widest tensors of a language model, all alive at once when the loss's backward begins."""
+    """The widest tensors of a language model, all alive at once while the loss's backward begins.
+
+    The gradient of the log-probabilities is mostly zeros, and full size all the same.
+    """
     each = batch * length * vocab * itemsize
-    return {"logits, while the caller holds them": each, "log-probabilities": each, "gradient of the logits": each}
+    return {
+        "logits, while the caller holds them": each,
+        "log-probabilities": each,
+        "gradient of the log-probabilities": each,
+        "gradient of the logits": each,
+    }
 
 
 def korthikanti_block(batch: int, length: int, width: int, heads: int) -> int:
