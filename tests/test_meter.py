@@ -274,6 +274,17 @@ def test_a_meter_on_its_own_thread_measures_there():
     assert traces[0].peak_bytes == meter.trace.peak_bytes and not traces[0].warnings
 
 
+def test_what_dies_after_the_block_does_not_change_a_trace_that_is_read_late():
+    model, x = tower(16, 2), torch.randn(2, 16)
+    with Meter(model) as meter:
+        out = model(x)
+        keep = [torch.zeros(100) for _ in range(5)]
+    size = out.nbytes + sum(t.nbytes for t in keep)
+    del out, keep
+    assert meter.trace.end_bytes >= meter.trace.baseline_bytes + size
+    assert meter.trace.records[-1].op == "end"
+
+
 def test_a_hand_written_update_can_name_its_phase():
     model, x = nn.Linear(8, 8), torch.randn(2, 8)
     momentum = []

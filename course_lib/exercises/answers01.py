@@ -225,10 +225,21 @@ def moment_loop(records):
     return best
 
 
-def made_up_records(draw, peaks):
-    """A small trace with its highest value reached `peaks` times, never at the end or in the end's phase."""
+def moment_no_optimizer(records):
+    return peak_moment([record for record in records if record.phase != "optimizer"])
+
+
+def moment_empties(records):
+    result = peak_moment(records)
+    records.clear()
+    return result
+
+
+def made_up_records(draw, peaks, late=False):
+    """A small trace that reaches its highest value `peaks` times, in the end's phase only if `late`."""
     lives = [draw.randrange(10, 90) for _ in range(20)]
-    for place in draw.sample(range(2, 14, 2), peaks):  # never side by side, so that each mistake shows
+    places = range(16, 18) if late else range(2, 14, 2)  # never side by side, so that each mistake shows
+    for place in draw.sample(places, peaks):
         lives[place] = 100
     lives[0], lives[-1] = 5, 50
     records, peak = [], 0

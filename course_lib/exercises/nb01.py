@@ -111,7 +111,7 @@ def check_states(answer):
             name_the_mistake(got, right, what, {
                 "counters forgotten": (right - steps, "torch's Adam keeps a step counter of 4 bytes for "
                     "each tensor."),
-                # In fp32 a forgotten gradient shows with "sgd", which comes first; after that 4 bytes less are state.
+                # A forgotten gradient shows with "sgd", which comes first; later, 4 bytes less are state.
                 **({"momentum": {"momentum forgotten": (right - 4 * n, "Momentum keeps one number for each "
                         "parameter.")},
                     "adam": {"one moment": (right - 4 * n, "Adam keeps two numbers for each parameter: a "
@@ -224,8 +224,8 @@ def check_block(answer):
                 "dropout and unfused attention. This block is fp32, has no dropout and a fused kernel."),
             "scores counted": (right + 4 * b * h * t * t, "The fused kernel never keeps the length x length "
                 "scores."),
-            "one tensor forgotten": (right - 4 * b * t * d, "One tensor of batch x length x width is "
-                "missing. Count again: the block's input, both norms' results, attention's result, the sum after it."),
+            "one tensor forgotten": (right - 4 * b * t * d, "One tensor of batch x length x "
+                "width is missing. Count again: the block's input, both norms' results, attention's result, the sum after it."),
             "norm statistics forgotten": (right - 16 * b * t, "Each of the two LayerNorms keeps a mean and "
                 "a 1/deviation per row, in fp32."),
             "log-sum-exp forgotten": (right - 4 * b * t * h, "Fused attention keeps one fp32 number per row "
@@ -265,11 +265,12 @@ register(Exercise(
 def check_moment(answer):
     draw = random.Random()
     for case in range(6):
-        records = a.made_up_records(draw, peaks=1 if case < 2 else 3)
+        # the last case peaks in the optimizer phase; a list of its own, in case the answer empties it
+        records = a.made_up_records(draw, peaks=1 if case in (0, 1, 5) else 3, late=case == 5)
         lives = [record.live_bytes for record in records]
         first = lives.index(max(lives))
         last = len(lives) - 1 - lives[::-1].index(max(lives))
-        got = want_sequence(answer.call(records), "peak_moment(records)", 2)
+        got = want_sequence(answer.call(list(records)), "peak_moment(records)", 2)
         index, phase = want_int(got[0], "the index"), got[1]
         want_true(index != max(lives), "bytes, not an index", f"{index} is how many bytes are alive at the "
             "peak. Return where in the list that is.")  # fmt: skip
@@ -304,9 +305,10 @@ register(Exercise(
         Wrong("lowest", a.moment_lowest, "lowest point"),
         Wrong("phase of the end", a.moment_end_phase, "wrong phase"),
         Wrong("counts from one", a.moment_from_one, "counted from one"),
+        Wrong("looks at forward and backward only", a.moment_no_optimizer, "wrong moment"),
         Wrong("bytes", a.moment_bytes, "bytes, not an index"),
     ),
-    unusual=(Unusual("a loop, a list", a.moment_loop),),
+    unusual=(Unusual("a loop, a list", a.moment_loop), Unusual("empties the list", a.moment_empties)),
 ))  # fmt: skip
 
 # -- 01.6 -----------------------------------------------------------------------------------------------

@@ -46,7 +46,8 @@ class Meter:
 
     Not seen: scratch inside a kernel (on a CPU; use `oracle=True`), and work done on other Python threads, for which a
     MeterWarning is given. Activations are what the forward phase left alive when backward began: what autograd saved,
-    and what your own variables still hold.
+    and what your own variables still hold. What runs without gradients between backward and the update (clipping,
+    unscaling) counts as the optimizer phase.
     """
 
     def __init__(self, model=None, optimizer=None, *, device=None, oracle=False, counters="of the device"):
@@ -108,7 +109,6 @@ class Meter:
         self._warnings = []
         watch = StorageWatch(self.device)
         self._seed(watch)
-        self._baseline = watch.live
         self._allocator_peaks: dict[str, int] = {}
         if self.counters is not None:
             watch.on_phase = self._read_allocator
@@ -130,7 +130,7 @@ class Meter:
         watch.log.append((time.perf_counter(), watch.phase, "end"))
         self._stack.close()
         watch.enter_phase(0)  # settles what the last phase left alive
-        watch.held.clear()  # drops the weak references, so nothing is counted after the end
+        watch.ended = True
         ended = f"{kind.__name__}: {error}" if kind is not None else None
         oracle, self._oracle = self._oracle, None
         self._finish = lambda: self._build(watch, oracle, ended)

@@ -48,8 +48,8 @@ class StorageWatch(TorchDispatchMode):
     """Sees every operator on this thread. Keeps `live`, `peak`, and a log from which the time line is replayed.
 
     The log is one list, in order of events: a `Held` when its storage was made and the same `Held` again when it died, a
-    `Resize`, and a tuple (time, phase, operator) after each operator. Storages get their category after the fact, so no operator waits for a
-    classification.
+    `Resize`, and a tuple (time, phase, operator) after each operator. Storages get their category after the fact, so no
+    operator waits for a classification.
     """
 
     supports_higher_order_operators = True
@@ -60,6 +60,7 @@ class StorageWatch(TorchDispatchMode):
         self.held: dict[int, Held] = {}
         self.before: list[Held] = []  # existed before the block was entered
         self.log: list = []
+        self.ended = False  # what dies after the block is no longer noted
         self.phase = FORWARD
         self.stepping, self.forced = False, None
         self.on_phase = lambda old: None  # the Meter reads allocator peaks here
@@ -90,6 +91,8 @@ class StorageWatch(TorchDispatchMode):
         return -(-nbytes // self._unit) * self._unit
 
     def _died(self, held: Held) -> None:
+        if self.ended:
+            return
         self.live -= held.nbytes
         self.log.append(held)
         self.held.pop(held.key, None)
@@ -260,7 +263,7 @@ def _kind(func) -> str:
     return NOTHING if views else PLAIN
 
 
-def _storages(tensor, on_device) -> list:
+def _storages(tensor, on_device):
     """The storages that hold a tensor's bytes on this device: one for a dense tensor, several for a sparse one."""
     if type(tensor) not in DENSE and not isinstance(tensor, torch.Tensor) or not on_device(tensor):
         return ()
