@@ -11,8 +11,9 @@ import pytest
 import torch
 from engine_toys import ID, remove, toy
 
-from course_lib.exercises import check, guard, registry
-from course_lib.exercises.capture import KEEP
+from course_lib.exercises import check, registry
+from course_lib.sandbox import job
+from course_lib.sandbox.capture import KEEP
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +91,7 @@ def test_an_endless_loop_ends_at_the_time_limit_and_leaves_no_thread(answer):
 def test_a_call_that_cannot_be_interrupted_is_left_behind_with_the_cure_and_cannot_flood_the_page(
     capsys, monkeypatch
 ):
-    monkeypatch.setattr(guard, "GRACE", 0.3)
+    monkeypatch.setattr(job, "GRACE", 0.3)
 
     def blocked(xs):
         try:
@@ -128,7 +129,7 @@ def test_a_warning_of_an_answer_is_part_of_its_output():
 
 
 def test_an_answer_that_comes_back_late_does_not_undo_what_happened_since(monkeypatch):
-    monkeypatch.setattr(guard, "GRACE", 0.3)
+    monkeypatch.setattr(job, "GRACE", 0.3)
     notebook = {"time": time, "value": 1}
     exec("def mean(xs):\n    time.sleep(3.0)\n    return xs.mean()", notebook)
     assert check(ID, notebook["mean"]).diagnosis == "time limit"

@@ -11,12 +11,13 @@ PACKAGE = ROOT / "course_lib"
 # what each room may import besides itself
 MAY = {
     "measure": set(),
+    "sandbox": set(),
     "memory": {"measure"},
     "experiments": {"memory", "measure"},
-    "doctor": {"experiments", "memory", "measure"},
-    "exercises": {"doctor", "experiments", "memory", "measure"},
-    "interview": {"exercises", "doctor", "experiments", "memory", "measure"},
-    "show": {"interview", "exercises", "doctor", "experiments", "memory", "measure"},
+    "doctor": {"experiments", "memory", "measure", "sandbox"},
+    "exercises": {"doctor", "experiments", "memory", "measure", "sandbox"},
+    "interview": {"exercises", "doctor", "experiments", "memory", "measure", "sandbox"},
+    "show": {"interview", "exercises", "doctor", "experiments", "memory", "measure", "sandbox"},
     "bootstrap": set(),
 }
 BARE = ["__init__.py", "__main__.py", "bootstrap/*.py"]

@@ -1,20 +1,8 @@
 """What can be wrong with an answer: the exceptions that checkers and stubs raise."""
 
+from course_lib.sandbox.faults import Fault
 
-class Fault(Exception):
-    """An answer is wrong in a way that has a name.
-
-    `diagnosis` is a short slug such as "wrong type"; `message` says what is wrong and what to try. Backticks
-    in it mark code.
-    """
-
-    def __init__(self, diagnosis, message):
-        super().__init__(diagnosis, message)
-        self.diagnosis = diagnosis
-        self.message = message
-
-    def __str__(self):
-        return f"{self.diagnosis}: {self.message}"
+__all__ = ["TODO", "CheckFailed", "Fault", "NotStarted"]
 
 
 class NotStarted(NotImplementedError):

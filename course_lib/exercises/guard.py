@@ -4,27 +4,19 @@ The checker runs in a thread with a time limit. Whatever the answer raises becom
 own line; what it prints is kept short; what it replaces is put back (see protect.py).
 """
 
-import _thread
-import builtins
-import contextlib
-import contextvars
-import sys
-import threading
-import time
 from dataclasses import dataclass
 
+from course_lib.sandbox.capture import Printed
+from course_lib.sandbox.explain import explain, signature_of, source_of
+from course_lib.sandbox.job import Job, inside, no_questions
+from course_lib.sandbox.protect import World, thread_modes
+from course_lib.sandbox.stop import TimeUp
+
 from . import faults
-from .capture import Printed
-from .explain import explain, signature_of, source_of
 from .faults import Fault, NotStarted
-from .protect import World, thread_modes
-from .stop import TimeUp, forget, interrupt
 from .unchanged import changed, held
 
-GRACE = 2.0  # seconds that a thread gets to end once it is told to
-# own references: an answer may patch these modules while it runs
-_get_ident, _sleep, _monotonic = threading.get_ident, time.sleep, time.monotonic
-_inside = set()  # the threads in which an answer is being checked
+__all__ = ["GuardedAnswer", "Outcome", "inside", "run", "source_of"]
 
 
 @dataclass
@@ -85,12 +77,12 @@ def run(checker, answer, time_limit, name, calls=True):
     Raises nothing but KeyboardInterrupt, after the work was ended.
     `calls`: the answer is a function or class, and the checker gets a GuardedAnswer.
     """
-    with _questions_refused():
+    with no_questions():
         return _run(checker, answer, time_limit, name, calls)
 
 
 def _run(checker, answer, time_limit, name, calls):
-    printed, job, todos = Printed(), _Job(), len(faults.reached)
+    printed, job, todos = Printed(), Job(), len(faults.reached)
     in_time = stopped = False
     world = World(_globals_of(answer) if calls else None)
     subject = GuardedAnswer(answer, name, world) if calls else answer
@@ -98,7 +90,7 @@ def _run(checker, answer, time_limit, name, calls):
     try:
         job.start(
             lambda: (printed.claim(), checker(subject)),
-            lambda error: explain(error, answer, name, checker=checker),
+            lambda error: _explained(error, answer, name, checker),
         )
         in_time = job.wait(time_limit)
         stopped = in_time or job.stop()
@@ -124,83 +116,12 @@ def _run(checker, answer, time_limit, name, calls):
     return outcome
 
 
-def inside():
-    """True in the thread of an answer that is being checked right now."""
-    return _get_ident() in _inside
-
-
-class _Job:
-    """One piece of work in its own thread: a raw one, which an exit of the interpreter does not wait for."""
-
-    def __init__(self):
-        self.error = None
-        self._done = _thread.allocate_lock()
-        self._done.acquire()
-        self._thread = None
-        self._over = False
-
-    def start(self, work, explained):
-        # with the context of the cell, so that `display` in an answer finds its page
-        run = contextvars.copy_context().run
-        self._thread = _thread.start_new_thread(run, (self._run, work, explained))
-
-    def _run(self, work, explained):
-        forget(_get_ident())
-        _inside.add(_get_ident())
-        try:
-            work()
-        except (Fault, NotStarted, TimeUp) as error:
-            self.error = error
-        except BaseException as error:
-            self.error = _explained(error, explained)
-        finally:
-            self._over = True
-            sys.settrace(None)
-            _inside.discard(_get_ident())
-            self._done.release()
-
-    def wait(self, seconds):
-        """True if the work is over in time. Waits in short steps, so that Stop and Ctrl-C come through."""
-        end = _monotonic() + seconds
-        while not self._done.acquire(timeout=0.1):
-            if _monotonic() > end:
-                return False
-        return True
-
-    def stop(self):
-        """Tell the thread to end until it does. False if it did not within GRACE: it waits in C code."""
-        end = _monotonic() + GRACE
-        while not self._over and self._thread is not None and interrupt(self._thread):
-            if _monotonic() > end:
-                return False
-            _sleep(0.01)
-        _inside.discard(self._thread)  # the thread may have been ended just before it did this itself
-        forget(self._thread)
-        return True
-
-
-def _explained(error, explained):
+def _explained(error, answer, name, checker):
     """A Fault for what an answer raised outside of a guarded call, or the text of a bug in the checker."""
-    fault = explained(error)
+    if isinstance(error, NotStarted):
+        return error
+    fault = explain(error, answer, name, checker=checker)
     return fault if fault is not None else f"{type(error).__name__}: {error}"
-
-
-@contextlib.contextmanager
-def _questions_refused():
-    """No `input` and no debugger meanwhile: a thread that waits for an answer cannot be ended."""
-    before = builtins.input, sys.breakpointhook
-    builtins.input = sys.breakpointhook = _no_questions
-    try:
-        yield
-    finally:
-        builtins.input, sys.breakpointhook = before
-
-
-def _no_questions(*_):
-    sentence = (
-        "Your code asks for input, and nobody can answer during a check: remove `input` and `breakpoint`."
-    )
-    raise Fault("asks for input", sentence)
 
 
 def _globals_of(answer):

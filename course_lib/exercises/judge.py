@@ -2,8 +2,9 @@
 
 import inspect
 
+from course_lib.sandbox.explain import signature_of
+
 from . import guard, registry
-from .explain import signature_of
 from .page import plain
 from .verdict import Verdict
 

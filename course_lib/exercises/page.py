@@ -4,6 +4,10 @@ import html
 import re
 import sys
 
+from course_lib.sandbox.words import plain
+
+__all__ = ["box", "fold", "markup", "note", "plain", "shell", "show"]
+
 # Only JupyterLab's own colours, for light and dark; outside of JupyterLab the page's own. The theme's green,
 # orange and red are too pale for text: they colour the edge, and the words stay in the font's colour.
 _EDGES = {
@@ -12,12 +16,6 @@ _EDGES = {
     "warn": "--jp-warn-color1",
     "plain": "--jp-border-color2",
 }
-
-
-def plain(text, limit=1000):
-    """Text from anywhere as a short, real str: a subclass could lie, and megabytes would freeze the page."""
-    text = str.encode(str.__getitem__(text, slice(limit + 1)), "utf-8", "replace").decode()
-    return text if len(text) <= limit else text[:limit] + " […]"
 
 
 def markup(text):

@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 
 from .faults import Fault
-from .page import plain
+from .words import plain
 
 _LIBRARIES = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
