@@ -1,0 +1,202 @@
+"""`examine(loop)`: run a loop on a problem whose gradients are known, and say what it did to each micro-batch."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import replace
+
+import torch
+
+from course_lib.sandbox.faults import Fault
+
+from .diagnose import diagnose
+from .facts import Facts
+from .known import Known
+from .names import cure_of, kind_of
+from .poison import poisoned
+from .problems import Owned, Problem, regression, sgd
+from .report import Diagnosis, Report, Window
+from .replay import ZERO, Replay
+from .run import asks_for, safely, watched
+from .weigh import peaks
+
+COUNTED = {
+    "forward": "forward", "backward": "backward", "taken": "autograd.grad", "clear": "clear", "step": "step",
+    "scheduler": "scheduler", "ema": "ema", "clip": "clip", "unscale": "unscale", "scaler step": "scaler step",
+    "scaler update": "scaler update", "log": "log",
+}  # fmt: skip
+
+
+def examine(
+    loop,
+    accumulation_steps: int = 4,
+    *,
+    problem: Problem | None = None,
+    sizes=None,
+    model=None,
+    loss_fn=None,
+    batches=None,
+    optimizer=None,
+    adapter=None,
+    epochs: int = 2,
+    time_limit: float = 20.0,
+) -> Report:
+    """Watch a training loop and name what is wrong with it. Never raises for what the loop does.
+
+    loop: `train(model, optimizer, loss_fn, batches, accumulation_steps)`, called once per epoch; loss_fn is a mean,
+    batches a list of (inputs, targets). More parameters are filled by name: scheduler, scaler, ema, log, max_norm, epochs,
+    max_steps. Or a function without parameters that returns an `Owned`. Or anything, with `adapter(loop, parts)`.
+    sizes: rows of each micro-batch of an epoch (default: equal, with a short tail).
+    model, loss_fn, batches, optimizer: your own; optimizer is a function of the parameters.
+    time_limit: seconds for all runs together.
+    Raises ValueError or TypeError for arguments that make no problem.
+    """
+    start = time.perf_counter()
+    k = _whole(accumulation_steps, "accumulation_steps")
+    epochs = _whole(epochs, "epochs")
+    if not callable(loop) and adapter is None:
+        raise TypeError(f"examine needs a function to call, not {loop!r:.80}. Leave out the brackets: examine(train).")
+    owned = None
+    if problem is None and adapter is None and model is None and _is_owner(loop):
+        made, fault, _ = safely(loop, loop, time_limit)
+        if fault is not None or not isinstance(made, Owned):
+            said = fault or Fault("raised", "A loop without parameters must return Owned(model, optimizer, loss_fn, batches, run).")
+            return _only(said, k, start)
+        owned, problem = made, _problem_of_owned(made, k)
+        loop = made.run
+        adapter = lambda run, parts: run()  # noqa: E731
+        epochs = 1
+    elif problem is None:
+        problem = _problem(k, sizes, model, loss_fn, batches, optimizer)
+    elif problem.accumulation_steps != k:
+        problem = replace(problem, accumulation_steps=k) if accumulation_steps != 4 else problem
+    k = problem.accumulation_steps
+    work = lambda: _examine(loop, problem, adapter, epochs, owned)  # noqa: E731
+    result, fault, printed = safely(work, loop, time_limit)
+    if fault is not None:
+        return _only(fault, k, start, printed)
+    return replace(result, seconds=time.perf_counter() - start, notes=result.notes + _said(printed))
+
+
+def _examine(loop, problem, adapter, epochs, owned) -> Report:
+    model = copy.deepcopy(problem.model())
+    if not [p for p in model.parameters() if p.requires_grad]:
+        words = "This model has no parameter that requires a gradient: no loop can train it."
+        return _only(Fault("no trainable parameters", words), problem.accumulation_steps, time.perf_counter())
+    facts = facts_of(loop, problem, adapter, epochs)
+    if problem.plain and adapter is None and facts.updates and problem.accumulation_steps > 1:
+        facts.memory = peaks(loop, problem)
+    found = list(diagnose(facts))
+    if owned is None:
+        found += poisoned(loop, problem, adapter, facts)
+    return report_of(facts, found, problem)
+
+
+def facts_of(loop, problem: Problem, adapter=None, epochs: int = 2, run=None) -> Facts:
+    """One watched run, replayed and put into windows."""
+    log, rows, _ = watched(problem, loop, adapter, epochs, run=run)
+    model = copy.deepcopy(problem.model())
+    forwards = log.of("forward")
+    if forwards:
+        model.train(forwards[0].info["training"])
+    known = Known(problem, model, rows, log)
+    asked = epochs if asks_for(loop, "epochs") or asks_for(loop, "max_steps") else None
+    return Facts(log, known, Replay(log, known), problem.accumulation_steps, asked)
+
+
+def report_of(facts: Facts, found, problem: Problem) -> Report:
+    """The report of one run."""
+    windows = []
+    for update in facts.updates:
+        span = tuple(facts.span(update))
+        needed = tuple(facts.known.needed(span)) if update.finite else (float("nan"),) * len(span)
+        used = tuple(facts.used(update))
+        if facts.exact(update):
+            used = needed
+        stale = {n: w for n, w in update.weights.items() if n not in span and abs(w) > ZERO}
+        near = facts.near * 10
+        right = facts.exact(update) or (
+            not stale
+            and update.residual < max(1e-5, facts.known.tolerance)
+            and all(abs(a - b) < near * max(1.0, abs(b)) for a, b in zip(used, needed))
+        )
+        windows.append(Window(update.number, update.epoch, span, used, needed, update.residual, stale, right))
+    counts = {name: len(facts.log.of(kind)) for kind, name in COUNTED.items()}
+    counts["step"] = len(facts.updates)
+    counts["samples"] = sum(len(event.info["rows"] or ()) for event in facts.log.of("forward"))
+    return Report(tuple(found), tuple(windows), counts, facts.memory, (), facts.k, problem.words)
+
+
+def _only(fault: Fault, k: int, start: float, printed: str = "") -> Report:
+    one = Diagnosis(fault.diagnosis, fault.message, cure_of(fault.diagnosis), kind_of(fault.diagnosis))
+    return Report((one,), accumulation_steps=k, seconds=time.perf_counter() - start, notes=_said(printed))
+
+
+def _said(printed: str) -> tuple:
+    text = printed.strip()
+    return (f"The loop printed: {text[:200]}",) if text else ()
+
+
+# -- what the loop is tried on -------------------------------------------------------------------------------------
+
+
+def _is_owner(loop) -> bool:
+    import inspect
+
+    try:
+        return not inspect.signature(loop).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def _problem(k, sizes, model, loss_fn, batches, optimizer) -> Problem:
+    if model is None and batches is None:
+        if sizes is None:
+            sizes = [4] * (2 * k + k // 2)
+        sizes = [_whole(n, "a size") for n in sizes]
+        if not sizes:
+            raise ValueError("sizes is empty: give the rows of at least one micro-batch.")
+        base = regression(sizes, k)
+        changes = {}
+        if loss_fn is not None:
+            changes["loss_fn"] = loss_fn
+        if optimizer is not None:
+            changes["optimizer"] = optimizer
+        return replace(base, **changes) if changes else base
+    if model is None or batches is None or loss_fn is None:
+        raise ValueError("Give model, loss_fn and batches together: the doctor needs all three to know the right gradients.")
+    make = model if not isinstance(model, torch.nn.Module) and callable(model) else None
+    if make is None and not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a module or a function that makes one, not {type(model).__name__}.")
+    held = copy.deepcopy(make() if make else model)
+    data = list(batches)
+    if not data:
+        raise ValueError("batches is empty: the doctor needs at least one batch.")
+    return Problem(
+        model=lambda: copy.deepcopy(held),
+        batches=lambda epoch: data,
+        loss_fn=loss_fn,
+        accumulation_steps=k,
+        optimizer=optimizer or sgd,
+        words=f"your {type(held).__name__}",
+    )
+
+
+def _problem_of_owned(owned: Owned, k: int) -> Problem:
+    return Problem(
+        model=lambda: owned.model,
+        batches=lambda epoch: list(owned.batches),
+        loss_fn=owned.loss_fn,
+        accumulation_steps=k,
+        optimizer=lambda parameters: owned.optimizer,
+        words=f"its own {type(owned.model).__name__}",
+    )
+
+
+def _whole(value, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{what} must be a whole number of at least 1, not {value!r:.40}.")
+    return value
+
+

@@ -1,0 +1,322 @@
+"""Replay the events of a run and keep account: with which weight is each micro-batch in `.grad` right now?
+
+A backward adds the gradient of the micro-batch that went forward before it, times some factor: the factor is solved
+for. A clear sets all weights to 0. A scaling (a division of `.grad`, an unscale, a clip by norm) multiplies them. What
+the account cannot explain stays as a rest. At each step the weights of the account are what this update used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from .known import Known, relative, tensor_of
+
+ZERO = 1e-9
+
+
+@dataclass
+class Change:
+    """Something that happened to `.grad` inside a window. `at`: backward calls of the window before it."""
+
+    kind: str  # clear, scale, clip, unscale, other, replaced
+    at: int
+    scale: float = 1.0
+    by: str = ""
+    before: float = 0.0  # norms
+    after: float = 0.0
+    wiped: bool = False  # a clear that found something
+
+
+@dataclass
+class Update:
+    """One update of the weights, and all that led to it since the one before."""
+
+    number: int
+    epoch: int
+    weights: dict = field(default_factory=dict)  # micro-batch -> weight, a clip at the end left out
+    clean: dict = field(default_factory=dict)  # the same with no clip at all
+    added: dict = field(default_factory=dict)  # micro-batch -> what backward added, before anything changed it
+    visits: list = field(default_factory=list)  # (micro-batch, its forward event), in order
+    backwards: int = 0
+    strange: list = field(default_factory=list)  # backward calls that no micro-batch explains: (which, relative rest)
+    foreign: int = 0  # ... of which no part at all is a micro-batch's gradient
+    changes: list = field(default_factory=list)
+    residual: float = 0.0
+    gradient: torch.Tensor | None = None  # before a clip at the end
+    missing: list = field(default_factory=list)
+    lr: list = field(default_factory=list)
+    parameters: frozenset = frozenset()
+    scheduler: int = 0  # steps of a scheduler since the update before
+    moved: bool = False
+    finite: bool = True
+    scale: float | None = None  # of a loss scaler, still in the gradient at the step
+
+    @property
+    def own(self) -> list:
+        """The micro-batches that came since the update before, each once."""
+        return list(dict.fromkeys(number for number, _ in self.visits))
+
+
+class Replay:
+    """updates: all updates of the run; rest: what came after the last one (an Update that never was)."""
+
+    def __init__(self, log, known: Known):
+        self.log, self.known = log, known
+        self.hand_clips = _hand_clips(log)
+        self.updates: list = []
+        self.epoch = -1
+        self.w: dict = {}
+        self.clean: dict = {}
+        self.since: list = []  # forward events since the last backward
+        self.visits: dict = {}  # micro-batch -> its latest forward event
+        self.current = Update(1, 0)
+        self.boundary, self.kept, self.live_scale = 1.0, None, None
+        for event in log.events:
+            getattr(self, "_" + event.kind.replace(" ", "_"), self._nothing)(event)
+        self.rest = self.current
+
+    def _nothing(self, event):
+        pass
+
+    def _epoch(self, event):
+        self.epoch = event.info["number"]
+
+    def _forward(self, event):
+        rows = event.info["rows"]
+        if rows is None:
+            return
+        event.info["epoch"] = self.epoch
+        numbers = self.known.number_of(rows)
+        self.current.visits += [(number, event) for number in numbers]
+        if event.info["grad"]:
+            self.since.append((numbers, event))
+        for number in numbers:
+            self.visits[number] = event
+
+    def _backward(self, event):
+        update = self.current
+        update.backwards += 1
+        self._end_of_clip()
+        change = event.after - event.before
+        if not _finite(event.after):
+            update.finite = False
+            self.since = []
+            return
+        if not bool(change.any()):
+            self._count([n for numbers, _ in self.since for n in numbers], [1.0] * len(self.visits))
+            self.since = []
+            return
+        groups = [numbers for numbers, _ in self.since] or [tuple(update.own)]
+        columns = list(dict.fromkeys(number for numbers in groups for number in numbers))
+        solved, off = self._solve(change, columns)
+        if off > self.known.tolerance:
+            whole, off2 = self._solve(change, list(self.visits))
+            if off2 < min(self.known.tolerance, off):
+                columns, solved, off = list(self.visits), whole, off2
+        if off > max(self.known.tolerance, 0.0):
+            update.strange.append((update.backwards, off))
+            if off > 0.95 or not columns:
+                update.foreign += 1
+                solved = []
+        for number, weight in zip(columns, solved):
+            self.w[number] = self.w.get(number, 0.0) + weight
+            self.clean[number] = self.clean.get(number, 0.0) + weight
+            update.added[number] = update.added.get(number, 0.0) + weight
+        self._count(columns, solved)
+        self.since = []
+
+    def _count(self, columns, weights):
+        """Mark the forwards that led to a gradient."""
+        used = {number for number, weight in zip(columns, weights) if abs(weight) > ZERO}
+        for number in used:
+            for there, event in reversed(self.current.visits):
+                if there == number:
+                    event.info["counts"] = True
+                    break
+
+    def _solve(self, change, columns) -> tuple:
+        """(weights, relative rest) of a gradient as a sum over these micro-batches."""
+        if not columns:
+            return [], 1.0
+        matrix = torch.stack([self.known.gradient(n, self.visits.get(n)) for n in columns], dim=1)
+        if not bool(torch.isfinite(matrix).all()):
+            return [], 1.0
+        if len(columns) == 1:
+            column = matrix[:, 0]
+            square = float((column.conj() @ column).real)
+            weights = [float((column.conj() @ change).real) / square] if square > 0 else [0.0]
+        else:
+            weights = [float(x.real) for x in torch.linalg.lstsq(matrix, change.unsqueeze(1), driver="gelsd").solution]
+        return weights, relative(change - matrix @ tensor_of(weights, matrix), change)
+
+    # -- what changes .grad ----------------------------------------------------------------------------------------
+
+    def _note(self, kind, event, scale=1.0, **more):
+        self.current.changes.append(
+            Change(kind, self.current.backwards, scale, before=_norm(event.before), after=_norm(event.after), **more)
+        )
+
+    def _clear(self, event):
+        wiped = bool(event.before.any()) or not _finite(event.before)
+        if event.after is not None and bool(event.after.any()):
+            # a clear of some parameters only: what is left is no sum over all parameters any more
+            self._other(event) if wiped and not torch.equal(event.before, event.after) else None
+            return
+        self._note("clear", event, by=event.info.get("by", ""), wiped=wiped)
+        self.w, self.clean, self.boundary, self.kept = {}, {}, 1.0, None
+
+    def _unscale(self, event):
+        self._scaled("unscale", event)
+
+    def _clip(self, event):
+        self._scaled("clip", event)
+
+    def _hand(self, event):
+        self._scaled("clip" if id(event) in self.hand_clips else "scale", event, by="hand")
+
+    def _scaled(self, kind, event, **more):
+        if not _finite(event.after) or not _finite(event.before):
+            self.current.finite = False
+            return
+        if torch.equal(event.before, event.after):
+            self._note(kind, event, 1.0, **more)
+            return
+        factor = _factor(event.before, event.after)
+        if factor is None:
+            if kind == "clip" or _clamped(event.before, event.after):
+                self._note("clip", event, _norm(event.after) / max(_norm(event.before), 1e-300), **more)
+                if self.kept is None:
+                    self.kept = event.before
+            else:
+                self._other(event)
+            return
+        self._note(kind, event, factor, **more)
+        if kind == "clip":
+            if self.kept is None:
+                self.kept = event.before
+            self.boundary *= factor
+            return
+        for account in (self.w, self.clean):
+            for number in account:
+                account[number] *= factor
+        if self.kept is not None:
+            self.kept = self.kept * factor
+
+    def _other(self, event):
+        """The loop wrote something into `.grad`: perhaps gradients that it took itself."""
+        columns = list(dict.fromkeys(self.current.own)) or list(self.visits)
+        solved, off = self._solve(event.after, columns)
+        if off > self.known.tolerance:
+            columns = list(self.visits)
+            solved, off = self._solve(event.after, columns)
+        if off < self.known.tolerance:
+            self.w, self.clean = dict(zip(columns, solved)), dict(zip(columns, solved))
+            self._note("written", event)
+            self._count(columns, solved)
+            for number, weight in zip(columns, solved):
+                if abs(weight) > ZERO and number not in self.current.added:
+                    self.current.added[number] = weight
+            self.since = []
+        else:
+            self._note("other", event)
+        self.boundary, self.kept = 1.0, None
+
+    def _end_of_clip(self):
+        """Another backward after a clip: the clip was inside the window and counts."""
+        if self.boundary != 1.0:
+            for number in self.w:
+                self.w[number] *= self.boundary
+        self.boundary, self.kept = 1.0, None
+
+    def _replaced(self, event):
+        self._note("replaced", _Nothing)
+        self.w, self.clean, self.boundary, self.kept = {}, {}, 1.0, None
+
+    # -- counts ----------------------------------------------------------------------------------------------------
+
+    def _moved(self, event):
+        self.current.moved = True
+
+    def _scale(self, event):
+        self.live_scale = event.info["scale"]
+
+    def _scheduler(self, event):
+        target = self.current
+        target.scheduler += 1
+
+    # -- the step --------------------------------------------------------------------------------------------------
+
+    def _step(self, event):
+        update = self.current
+        known = event.info["parameters"]
+        last = self.updates[-1] if self.updates else None
+        if last is not None and not update.visits and not update.backwards and not (last.parameters & known):
+            last.parameters |= known  # the other half of the same update, by a second optimizer
+            return
+        gradient = self.kept if self.kept is not None else event.before
+        update.weights = {n: w for n, w in self.w.items() if abs(w) > ZERO}
+        update.clean = {n: w for n, w in self.clean.items() if abs(w) > ZERO}
+        update.gradient, update.parameters = gradient, known
+        update.missing, update.lr = event.info["missing"], event.info["lr"]
+        update.finite = update.finite and _finite(gradient)
+        update.number, update.epoch = len(self.updates) + 1, max(self.epoch, 0)
+        update.residual = self._rest_of(gradient, update.weights) if update.finite else float("nan")
+        self.updates.append(update)
+        self.current = Update(update.number + 1, update.epoch)
+        self.since = []
+
+    def _rest_of(self, gradient, weights) -> float:
+        if not weights:
+            return 1.0 if bool(gradient.any()) else 0.0
+        if not bool(gradient.any()):
+            return 0.0
+        numbers = list(weights)
+        matrix = torch.stack([self.known.gradient(n, self.visits.get(n)) for n in numbers], dim=1)
+        return relative(gradient - matrix @ tensor_of(weights.values(), matrix), gradient)
+
+
+class _Nothing:
+    before = after = None
+
+
+def _norm(vector) -> float:
+    return 0.0 if vector is None else float(vector.norm())
+
+
+def _finite(vector) -> bool:
+    return bool(torch.isfinite(vector).all())
+
+
+def _factor(before, after):
+    """c where after = c * before, or None."""
+    square = float((before.conj() @ before).real)
+    if square == 0.0:
+        return None
+    factor = float((before.conj() @ after).real) / square
+    return factor if relative(after - factor * before, after) < 1e-6 and factor != 0.0 else None
+
+
+def _clamped(before, after) -> bool:
+    """Was every value cut at the same limit?"""
+    if before.is_complex() or not bool(before.any()):
+        return False
+    limit = float(after.abs().max())
+    return limit > 0 and bool(torch.equal(before.clamp(-limit, limit), after))
+
+
+def _hand_clips(log) -> set:
+    """Events in which the loop itself cut the gradient's norm: other factors, and each time the same norm after it."""
+    scalings = []
+    for event in log.of("hand"):
+        if _finite(event.after) and _finite(event.before):
+            factor = _factor(event.before, event.after)
+            if factor is not None and 0 < factor < 1:
+                scalings.append((event, factor, _norm(event.after)))
+    found = set()
+    for event, factor, norm in scalings:
+        alike = [f for _, f, n in scalings if abs(n - norm) < 1e-3 * norm]
+        if len(alike) > 1 and max(alike) - min(alike) > 1e-3 * max(alike):
+            found.add(id(event))
+    return found

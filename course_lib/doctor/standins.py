@@ -1,0 +1,180 @@
+"""Stand in front of the torch functions that a training loop calls, as long as it runs, and tell the watch.
+
+torch has hooks for a module's forward and an optimizer's step. For the rest (backward, clearing, clipping, loss
+scaler, scheduler, averaged weights, collectives) the function itself is replaced for the time of a run.
+"""
+
+from __future__ import annotations
+
+import functools
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.swa_utils import AveragedModel
+
+CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
+
+
+@contextmanager
+def stand_in(watch):
+    """Replace the functions while the block runs. `watch` gets `around(kind, **info)` and `note(kind, **info)`."""
+    with ExitStack() as stack:
+        for owner, name, make in _places():
+            original = getattr(owner, name)
+            stack.enter_context(_instead(owner, name, make(watch, original)))
+        names, held = watch.user_globals, {}
+        for name, value in list(names.items()):
+            # `from torch.nn.utils import clip_grad_norm_` in the user's file holds the function itself
+            if getattr(value, "__name__", None) in CLIPS and callable(value):
+                held[name] = value
+                names[name] = _clip(watch, value)
+        stack.callback(names.update, held)
+        yield
+
+
+def _places():
+    yield torch.autograd, "backward", _backward
+    yield torch.autograd, "grad", _taken
+    yield torch.optim.Optimizer, "zero_grad", _clear
+    yield nn.Module, "zero_grad", _clear
+    for owner in (nn.utils, nn.utils.clip_grad):
+        for name in CLIPS:
+            if hasattr(owner, name):
+                yield owner, name, _clip
+    scaler = torch.amp.GradScaler
+    yield scaler, "scale", _scale
+    yield scaler, "unscale_", _unscale
+    yield scaler, "step", _scaler_step
+    yield scaler, "update", _scaler_update
+    yield AveragedModel, "update_parameters", _ema
+    for kind in _all_subclasses(LRScheduler):
+        if "step" in vars(kind):
+            yield kind, "step", _scheduler
+
+
+def _all_subclasses(kind) -> list:
+    found = [kind]
+    for child in kind.__subclasses__():
+        found += [c for c in _all_subclasses(child) if c not in found]
+    return found
+
+
+def _wrapped(make):
+    """A maker of stand-ins that only tells of the watched thread, and of calls that are not part of another one."""
+
+    def maker(watch, original):
+        @functools.wraps(original)
+        def stand(*args, **kwargs):
+            if not watch.listens():
+                return original(*args, **kwargs)
+            return make(watch, original, args, kwargs)
+
+        return stand
+
+    return maker
+
+
+@_wrapped
+def _backward(watch, original, args, kwargs):
+    with watch.around("backward"):
+        return original(*args, **kwargs)
+
+
+@_wrapped
+def _taken(watch, original, args, kwargs):
+    inputs = args[1] if len(args) > 1 else kwargs.get("inputs", ())
+    inputs = [inputs] if isinstance(inputs, torch.Tensor) else list(inputs)
+    result = original(args[0], inputs, *args[2:], **kwargs) if len(args) > 1 else original(
+        *args, **{**kwargs, "inputs": inputs}
+    )
+    if any(id(tensor) in watch.identity for tensor in inputs):
+        watch.catch_up()
+        watch.note("taken")
+    return result
+
+
+@_wrapped
+def _clear(watch, original, args, kwargs):
+    with watch.around("clear", by="zero_grad"):
+        return original(*args, **kwargs)
+
+
+@_wrapped
+def _clip(watch, original, args, kwargs):
+    limit = args[1] if len(args) > 1 else kwargs.get("max_norm", kwargs.get("clip_value"))
+    with watch.around("clip", limit=limit):
+        return original(*args, **kwargs)
+
+
+@_wrapped
+def _scale(watch, original, args, kwargs):
+    result = original(*args, **kwargs)
+    watch.note("scale", scale=_scale_of(args[0]))
+    return result
+
+
+@_wrapped
+def _unscale(watch, original, args, kwargs):
+    with watch.around("unscale", scale=_scale_of(args[0]), inside=watch.in_scaler_step):
+        return original(*args, **kwargs)
+
+
+@_wrapped
+def _scaler_step(watch, original, args, kwargs):
+    steps = len(watch.log.of("step"))
+    watch.in_scaler_step = True
+    try:
+        result = original(*args, **kwargs)
+    finally:
+        watch.in_scaler_step = False
+    watch.catch_up()
+    watch.note("scaler step", stepped=len(watch.log.of("step")) > steps)
+    return result
+
+
+@_wrapped
+def _scaler_update(watch, original, args, kwargs):
+    watch.note("scaler update", scale=_scale_of(args[0]))
+    return original(*args, **kwargs)
+
+
+@_wrapped
+def _ema(watch, original, args, kwargs):
+    watch.note("ema")
+    return original(*args, **kwargs)
+
+
+@_wrapped
+def _scheduler(watch, original, args, kwargs):
+    born = hasattr(args[0], "_last_lr")  # a scheduler makes a first step of its own when it is built
+    depth, watch.in_scheduler = watch.in_scheduler, True
+    try:
+        result = original(*args, **kwargs)
+    finally:
+        watch.in_scheduler = depth
+    if born and not depth:
+        watch.note("scheduler", scheduler=id(args[0]), lr=[group.get("lr") for group in args[0].optimizer.param_groups])
+    return result
+
+
+def _scale_of(scaler):
+    try:
+        return float(scaler.get_scale())
+    except Exception:
+        return None
+
+
+@contextmanager
+def _instead(owner, name, replacement):
+    own = vars(owner)
+    before = own.get(name)
+    setattr(owner, name, replacement)
+    try:
+        yield
+    finally:
+        if before is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
