@@ -59,7 +59,7 @@ def examine(
         raise TypeError(f"examine needs a function to call, not {loop!r:.80}. Leave out the brackets: examine(train).")
     owned = None
     if problem is None and adapter is None and model is None and _is_owner(loop):
-        made, fault, _ = safely(loop, loop, time_limit)
+        made, fault, _ = safely(lambda clean_up: loop(), loop, time_limit)
         if fault is not None or not isinstance(made, Owned):
             said = fault or Fault("raised", "A loop without parameters must return Owned(model, optimizer, loss_fn, batches, run).")
             return _only(said, k, start)
@@ -72,30 +72,30 @@ def examine(
     elif problem.accumulation_steps != k:
         problem = replace(problem, accumulation_steps=k) if accumulation_steps != 4 else problem
     k = problem.accumulation_steps
-    work = lambda: _examine(loop, problem, adapter, epochs, owned)  # noqa: E731
+    work = lambda clean_up: _examine(loop, problem, adapter, epochs, owned, clean_up)  # noqa: E731
     result, fault, printed = safely(work, loop, time_limit)
     if fault is not None:
         return _only(fault, k, start, printed)
     return replace(result, seconds=time.perf_counter() - start, notes=result.notes + _said(printed))
 
 
-def _examine(loop, problem, adapter, epochs, owned) -> Report:
+def _examine(loop, problem, adapter=None, epochs=2, owned=None, clean_up=None) -> Report:
     model = copy.deepcopy(problem.model())
     if not [p for p in model.parameters() if p.requires_grad]:
         words = "This model has no parameter that requires a gradient: no loop can train it."
         return _only(Fault("no trainable parameters", words), problem.accumulation_steps, time.perf_counter())
-    facts = facts_of(loop, problem, adapter, epochs)
+    facts = facts_of(loop, problem, adapter, epochs, clean_up=clean_up)
     if problem.plain and adapter is None and facts.updates and problem.accumulation_steps > 1:
         facts.memory = peaks(loop, problem)
     found = list(diagnose(facts))
     if owned is None:
-        found += poisoned(loop, problem, adapter, facts)
+        found += poisoned(loop, problem, adapter, facts, clean_up)
     return report_of(facts, found, problem)
 
 
-def facts_of(loop, problem: Problem, adapter=None, epochs: int = 2, run=None) -> Facts:
+def facts_of(loop, problem: Problem, adapter=None, epochs: int = 2, run=None, clean_up=None) -> Facts:
     """One watched run, replayed and put into windows."""
-    log, rows, _ = watched(problem, loop, adapter, epochs, run=run)
+    log, rows, _ = watched(problem, loop, adapter, epochs, run=run, clean_up=clean_up)
     model = copy.deepcopy(problem.model())
     forwards = log.of("forward")
     if forwards:

@@ -172,8 +172,15 @@ class Facts:
 
     @property
     def evaluates(self) -> bool:
-        """A loop that only looks: no backward, no gradient taken, no step."""
-        return bool(self.log.of("forward")) and not self.log.of("backward", "taken", "step")
+        """A loop that only looks: the model in evaluation mode, no backward, no gradient taken, no step."""
+        forwards = self.log.of("forward")
+        quiet = not self.log.of("backward", "taken", "step", "foreign step")
+        return bool(forwards) and quiet and not any(event.info["training"] for event in forwards)
+
+    def right_prefix(self) -> bool:
+        """Are the windows right as far as each pass goes?"""
+        spans = [[self.span(u) for u in one.updates if self.span(u)] for one in self.passes]
+        return all(mine == _chunks(one.order, self.k)[: len(mine)] for mine, one in zip(spans, self.passes))
 
     @property
     def sizes(self) -> list:

@@ -10,6 +10,9 @@ TABLE = {
     "raised": ("wrong", "Mend that line first; the findings below hold up to it."),
     "time limit": ("wrong", "Look for a loop that never ends."),
     "model changed": ("wrong", "Use the model as it is given; cast the inputs, or use autocast."),
+    "wrong signature": ("wrong", "Take these five parameters, or pass an adapter."),
+    "runs in another thread": ("wrong", "Run the loop in the thread that calls it, for the examination."),
+    "not finite": ("wrong", "Find the first operation that makes it: torch.autograd.set_detect_anomaly(True)."),
     "no trainable parameters": ("wrong", "Set requires_grad=True on what should be trained."),
     "nothing went forward": ("wrong", "Call the model on the batches that the loop is given."),
     # no update, or not there
@@ -21,6 +24,7 @@ TABLE = {
     "wrong window": ("wrong", "Count from one and step when `i % accumulation_steps == 0`."),
     "wrong number of updates": ("wrong", "Step once per window."),
     "other micro-batches": ("wrong", "Take the micro-batches in the order in which they come, each once."),
+    "learning rate changed": ("wrong", "Leave the learning rate; divide the loss."),
     # what is lost or left over
     "cleared before the step": ("wrong", "Clear after optimizer.step(), not between backward() and it."),
     "cleared too early": ("wrong", "Clear once per window: right after optimizer.step()."),
@@ -47,7 +51,6 @@ TABLE = {
     "mean over ranks": ("wrong", "Divide by the global number of samples (all-reduce the count first), times the number of ranks."),
     "all scaled": ("wrong", "Look for the wrong divisor."),
     "wrong weights": ("wrong", "Weigh each micro-batch by its share of the window."),
-    "learning rate changed": ("wrong", "Leave the learning rate; divide the loss."),
     # no weighted sum
     "unscaled twice": ("wrong", "Call unscale_() once per update, when the window is full."),
     "scaler updated in the window": ("wrong", "Call scaler.update() once per update, after scaler.step()."),

@@ -46,6 +46,7 @@ class Log:
     error: object = None  # the Fault or exception that ended the run
     generator: bool = False
     first_lr: list = field(default_factory=list)
+    optimizer: int = 0  # id of the one that the loop was given
 
     def of(self, *kinds) -> list:
         """The events of these kinds, in order."""
@@ -67,12 +68,14 @@ class Watch:
         self.log.base = [p.detach().clone() for p in self.parameters]
         self.identity = {id(p): i for i, p in enumerate(self.parameters)}
         self.dtypes = [p.dtype for p in self.parameters]
+        self.log.optimizer = id(optimizer)
         self.log.first_lr = [group.get("lr") for group in optimizer.param_groups]
         self.last = self.gradient()
         self.depth = self.quiet = 0
         self.in_scaler_step = self.in_scheduler = False
         self.thread = None
         self.last_rng = None
+        self.clean_up = lambda: None
 
     # -- what stands in .grad --------------------------------------------------------------------------------------
 
@@ -122,7 +125,10 @@ class Watch:
     # -- forward ---------------------------------------------------------------------------------------------------
 
     def _mine(self) -> bool:
-        return threading.get_ident() == self.thread
+        mine = threading.get_ident() == self.thread
+        if not mine and self.thread is not None and not self.log.of("other thread"):
+            self.note("other thread")
+        return mine
 
     def listens(self) -> bool:
         """True for a call of the watched thread that is no part of another noted call."""
@@ -235,6 +241,9 @@ class Watch:
         trainable = [p for p in mine if p.requires_grad]
         if [p.shape for p in trainable] != [b.shape for b in self.log.base]:
             return frozenset()
+        if any(p.grad is not None for p in self.parameters) and all(p.grad is None for p in trainable):
+            self.note("foreign step")  # these tensors only look like the model's: nothing ever reaches them
+            return frozenset()
         self.note("replaced")
         self.parameters = trainable
         self.identity = {id(p): i for i, p in enumerate(trainable)}
@@ -272,6 +281,7 @@ class Watch:
             try:
                 yield self
             finally:
+                self.clean_up()  # before torch is used again: the loop may have replaced parts of it
                 self.quiet = 0
                 self.catch_up()
                 self._check_weights()

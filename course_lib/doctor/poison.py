@@ -10,7 +10,7 @@ from .rows import first_tensor
 from .run import watched
 
 
-def poisoned(loop, problem, adapter, facts) -> list:
+def poisoned(loop, problem, adapter, facts, clean_up=None) -> list:
     """Diagnoses that only a bad micro-batch shows. Nothing for a loop that does nothing about it: it asked for none."""
     if not problem.plain or facts.log.error is not None or not facts.updates:
         return []
@@ -24,7 +24,7 @@ def poisoned(loop, problem, adapter, facts) -> list:
             batches = [*batches[:place], (inputs, targets), *batches[place + 1 :]]
         return batches
 
-    log, _, _ = watched(problem, loop, adapter, 2, change=spoil)
+    log, _, _ = watched(problem, loop, adapter, 2, change=spoil, clean_up=clean_up)
     found = []
     steps = log.of("step")
     skipped = len(steps) < len(facts.log.of("step"))

@@ -29,6 +29,8 @@ def learning_rate(facts: Facts):
     start = facts.log.first_lr
     if facts.log.of("scheduler") or not facts.updates or not start:
         return
+    if any(event.info["optimizer"] != facts.log.optimizer for event in facts.log.of("step")):
+        return  # an optimizer of the loop's own
     first = [update for update in facts.updates if update.epoch == 0]  # a second call may start from what the first left
     factors = [now / was for update in first for now, was in zip(update.lr, start) if was]
     if factors and all(abs(f - factors[0]) < 1e-9 * abs(factors[0]) for f in factors) and abs(factors[0] - 1) > 1e-9:
@@ -103,6 +105,15 @@ def by_hand(facts: Facts):
     """Weights that the loop moves itself."""
     if facts.log.of("moved") and not facts.updates:
         yield "steps by hand", "The weights change, but optimizer.step() never runs: momentum, decay and schedule are left out."
+
+
+def not_finite(facts: Facts):
+    """NaN or infinity in the gradient where every micro-batch's own gradient is finite."""
+    for update in facts.updates:
+        span = facts.span(update)
+        if not update.finite and all(bool(facts.known.gradient(n).isfinite().all()) for n in span):
+            yield "not finite", f"The gradient of update {update.number} holds NaN or infinity; that of its data does not."
+            return
 
 
 def graphs(facts: Facts):
@@ -212,5 +223,5 @@ def code(facts: Facts):
         yield facts.log.error.diagnosis, facts.log.error.message
 
 
-RULES = (code, changed_model, counts, learning_rate, scaler, none_gradients, untouched, by_hand, graphs, one_backward, memory,
-         logged)  # fmt: skip
+RULES = (code, changed_model, counts, learning_rate, scaler, none_gradients, untouched, by_hand,
+         not_finite, graphs, one_backward, memory, logged)  # fmt: skip

@@ -11,7 +11,16 @@ from .replay import ZERO
 
 def no_update(facts: Facts):
     """Micro-batches came, no update did."""
-    if facts.updates or facts.evaluates or not facts.log.of("forward") or facts.log.error:
+    if facts.updates or facts.evaluates or facts.log.error or facts.log.generator:
+        return
+    if not facts.log.of("forward"):
+        if facts.log.of("other thread"):
+            yield "runs in another thread", "The loop works in a thread of its own, which the doctor does not see."
+        else:
+            yield "nothing went forward", "The loop never called the model on the batches that it was given."
+        return
+    if facts.log.of("foreign step"):
+        yield "parameters never updated", "The optimizer that steps holds other tensors than the model's parameters."
         return
     count = len(facts.rest.own)
     if not facts.log.of("backward", "taken"):
@@ -33,6 +42,8 @@ def windows(facts: Facts):
     table = f"Micro-batches per update: {numbers(sizes)}; a window has {facts.k}: {numbers(should)}."
     if facts.log.error is not None and facts.right_so_far():
         return
+    if facts.right_prefix() and any(set(one.order) - set(one.visited) for one in facts.passes):
+        return  # a pass that ends early: `skipped` has the words for it
     if facts.policy == "drop":
         yield from _tail(facts)
         return

@@ -83,6 +83,11 @@ def call(loop, parts: Parts):
         if any(p.kind == p.VAR_POSITIONAL for p in parameters):
             return loop(*(getattr(parts, name) for name in MAIN), **extra)
         return loop(**by_name, **extra)
+    try:
+        inspect.signature(loop).bind(*MAIN, **extra)
+    except TypeError as error:
+        words = f"The loop cannot be called as train({', '.join(MAIN)}): {error}."
+        raise Fault("wrong signature", words) from None
     return loop(*(getattr(parts, name) for name in MAIN), **extra)
 
 
@@ -104,7 +109,7 @@ def globals_of(loop):
     return found if isinstance(found, dict) else None
 
 
-def watched(problem, loop, adapter=None, epochs: int = 2, hold: bool = True, change=None, run=None):
+def watched(problem, loop, adapter=None, epochs: int = 2, hold: bool = True, change=None, run=None, clean_up=None):
     """Run a loop on a fresh problem and return (log, rows, model): what it did.
 
     `change(epoch, batches)` may spoil the batches. `run`: how to call it (the exercises have their own guard).
@@ -114,6 +119,8 @@ def watched(problem, loop, adapter=None, epochs: int = 2, hold: bool = True, cha
     rows = Rows()
     inner = asks_for(loop, "epochs") or asks_for(loop, "max_steps")
     watch = Watch(model, optimizer, rows, hold=hold, user_globals=globals_of(loop))
+    if clean_up is not None:
+        watch.clean_up = clean_up
     parts = Parts(model, optimizer, problem.loss_fn, [], problem.accumulation_steps, watch, epochs)
     for epoch in range(1 if inner else epochs):
         batches = list(problem.batches(epoch))
@@ -139,7 +146,7 @@ def watched(problem, loop, adapter=None, epochs: int = 2, hold: bool = True, cha
         except Exception as error:
             if run is not None:
                 raise
-            watch.log.error = explain(error, loop, _name(loop), ((), {})) or Fault("raised", repr(error))
+            watch.log.error = explain(error, loop, _name(loop), ((0,) * 5, {})) or Fault("raised", repr(error))
             break
         if inspect.isgenerator(returned):
             watch.log.generator = True
@@ -156,7 +163,7 @@ def _name(loop) -> str:
 def safely(work, loop, time_limit: float):
     """Do `work()` in a thread with a time limit; what the loop prints is kept short, what it replaces is put back.
 
-    Returns (result, Fault or None, printed text).
+    `work` gets a function that puts back what the loop replaced. Returns (result, Fault or None, printed text).
     """
     box, printed, job = [], Printed(), Job()
     world = World(globals_of(loop))
@@ -166,7 +173,7 @@ def safely(work, loop, time_limit: float):
         printed.claim()
         modes = thread_modes()
         try:
-            box.append(work())
+            box.append(work(lambda: world.restore(modes)))
         finally:
             world.restore(modes)
 
@@ -190,5 +197,5 @@ def safely(work, loop, time_limit: float):
         return box[0], None, printed.kept
     if isinstance(job.error, Fault):
         return None, job.error, printed.kept
-    fault = explain(job.error, loop, _name(loop), ((), {})) if isinstance(job.error, BaseException) else None
+    fault = explain(job.error, loop, _name(loop), ((0,) * 5, {})) if isinstance(job.error, BaseException) else None
     return None, fault or Fault("raised", f"The loop raised {type(job.error).__name__}."), printed.kept

@@ -139,7 +139,7 @@ register(Exercise(
         Wrong("running division", a.loop_running, "running division", "B07"),
         Wrong("no backward", a.loop_no_backward, "no gradient"),
         Wrong("test outside the loop", a.loop_outside, "no update"),
-        Wrong("clips each micro-batch", a.loop_clips, "not a weighted sum", "B30"),
+        Wrong("clips each micro-batch", a.loop_clips, "clipped in the window", "B30"),
         Wrong("clears before the step", b.loop_clears_first, "cleared before the step"),
         Wrong("clears between windows only", b.loop_stale_epoch, "not cleared"),
         Wrong("changes the learning rate", b.loop_learning_rate, "learning rate changed"),
@@ -169,7 +169,7 @@ def check_tail(answer):
     cases = (([4] * 8, 4), ([4] * 6, 4), ([4, 4, 4, 1], 4), ([4] * 9 + [2], 4), ([4, 2, 4], 5), ([3, 1, 2, 5, 4], 2))
     # All gradients before any loss: a wrong gradient is the greater fault, and explains a wrong loss.
     for seen in [want_right_loop(answer, sizes, k, seed=len(sizes)) for sizes, k in cases]:
-        for returned, losses in [(seen.returned, seen.losses), *seen.trained]:
+        for returned, losses in seen.trained:
             want_window_losses(returned, losses)
 
 
@@ -188,7 +188,7 @@ register(Exercise(
     checker=check_tail,
     wrong=(
         Wrong("tail divided by K", a.tail_small, "tail too small", "B13"),
-        Wrong("tail dropped", a.tail_dropped, "tail dropped", "B10"),
+        Wrong("tail left in .grad", a.tail_dropped, "tail leaks", "B12"),
         Wrong("mean of means", a.tail_means, "mean of means", "B16"),
         Wrong("returns the last loss", a.tail_last_loss, "wrong logged loss", "B41"),
         Wrong("returns nothing", a.tail_no_losses, "returned nothing"),
