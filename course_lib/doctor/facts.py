@@ -44,6 +44,11 @@ class Facts:
         self.stream = [n for p in self.passes for n in p.order]
         self.carry = _chunks(self.stream, self.k)
         self.policy = self._policy()
+        if self.policy == "drop":
+            for before, after in zip(self.passes, self.passes[1:]):
+                if after.updates:  # a lost tail is no part of the next window; one that leaks in shows as stale
+                    first = after.updates[0].number
+                    self.spans[first] = [n for n in self.spans[first] if n not in before.left]
 
     # -- passes ----------------------------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ def _tail(facts: Facts):
         stale = [first.weights.get(n, 0.0) for n in before.left]
         if any(abs(weight) > ZERO for weight in stale):
             leaks += 1
-            count = len(facts.span(first))
+            count = len(facts.span(first)) + len(before.left)
             yield "tail leaks", (
                 f"Update {first.number} holds {count} micro-batches: the {len(before.left)} left over from the epoch "
                 f"before, and {count - len(before.left)} of its own, {count}/{facts.k} of a window."

@@ -9,6 +9,7 @@ _HOME = {
     "lines": "plots",
     "gradient_stack": "stack",
     "GradientState": "stack",
+    "used_against_needed": "weights",
     "MemoryTimeline": "widgets.timeline",
     "GradientStack": "widgets.gradients",
 }
