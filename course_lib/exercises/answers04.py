@@ -280,6 +280,10 @@ def tail_not_divided(model, optimizer, loss_fn, epochs, accumulation_steps):
         optimizer.zero_grad()
 
 
+def tail_first_epoch(model, optimizer, loss_fn, epochs, accumulation_steps):
+    train_carry(model, optimizer, loss_fn, epochs[:1], accumulation_steps)
+
+
 def carry_rescales(model, optimizer, loss_fn, epochs, accumulation_steps):
     """Right: one counter for all epochs; the leftover's gradient is stretched from r/K to 1."""
     pending = 0

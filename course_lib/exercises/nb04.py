@@ -1,4 +1,4 @@
-"""The exercises of notebook 04: when the average lies. The later ones live in late04.py."""
+"""The exercises of notebook 04: when the average lies. 04.4 to 04.6 live in nb04b.py, the rest in nb04c.py."""
 
 import copy
 import math
@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from course_lib.doctor.problems import Problem, drawn, regression
-from course_lib.experiments.gradients import stored_gradient
+from course_lib.experiments.gradients import compared, stored_gradient
 from course_lib.experiments.tokens import PADDING, count_tokens, random_rows, token_loss
 
 from . import answers04 as a
@@ -230,12 +230,6 @@ def _check_ranks(answer, lengths, seed):
     }  # fmt: skip
     for diagnosis, (gradient, words) in typical.items():
         want_true(not equal(got, gradient), diagnosis, f"{told} {words}")
-    want_updates_of_one(got, right, told)
-
-
-def want_updates_of_one(got, right, told):
-    from course_lib.experiments.gradients import compared
-
     off = compared(got, right)
     raise Fault("wrong gradient", f"{told} the gradient has {off.ratio:.3g} times the right length, and cosine "
                 f"{off.cosine:.3f} to the right one. Each token anywhere should count the same.")  # fmt: skip
@@ -271,3 +265,96 @@ register(Exercise(
         Unusual("one backward for the window", a.rank_one_backward),
     ),
 ))  # fmt: skip
+
+# -- 04.3 --------------------------------------------------------------------------------------------------
+
+
+def check_carry(answer):
+    for per_epoch, k, epochs in ((7, 4, 2), (5, 3, 3), (3, 4, 5), (8, 4, 2), (6, 4, 1)):
+        _check_carry(answer, per_epoch, k, epochs)
+
+
+def _check_carry(answer, n, k, epochs):
+    problem = regression([4] * n, k, seed=n)
+    data, model = [list(problem.batches(epoch)) for epoch in range(epochs)], problem.model()
+    stream = [batch for batches in data for batch in batches]
+    gradients = micro_gradients(model, [lambda m, b=batch: problem.loss_fn(m(b[0]), b[1]) for batch in stream])
+
+    def updates(windows, divisor):
+        return [sum(gradients[i] for i in window) / divisor(window) for window in windows]
+
+    def call(optimizer):
+        given = [list(batches) for batches in data]
+        return answer.call(model, optimizer, problem.loss_fn, given, k, unchanged=(given, model))
+
+    every = windows_of(range(epochs * n), k)
+    whole = [window for window in every if len(window) == k]
+    by_epoch = [list(w) for epoch in range(epochs) for w in windows_of(range(epoch * n, epoch * n + n), k)]
+    full = [window for window in by_epoch if len(window) == k]
+    leaking, pending = [], []
+    for window in by_epoch:
+        pending += window
+        if len(window) == k:
+            leaking, pending = [*leaking, pending], []
+    told = f"{epochs} epochs of {n} micro-batches, accumulation_steps={k}:"
+    r, rest = n % k, (epochs * n) % k
+    mistakes = [
+        Mistake("tail dropped", updates(full, lambda w: k), f"{told} the last {r} micro-batches of each epoch reach no update. "
+                "Carry them over: let the count go on, and do not clear between epochs."),
+        Mistake("tail leaks", updates(leaking, lambda w: k), f"{told} the count begins anew in each epoch, but the gradients of "
+                f"the last {r} micro-batches are still there. A window then holds {k + r} of them, divided by {k}."),
+        Mistake("tail too small", updates(every, lambda w: k), f"{told} the very last update has {rest} micro-batches and is "
+                f"divided by {k}: {rest}/{k} of its gradient. Divide it by {rest}."),
+        Mistake("tail too small", updates(by_epoch, lambda w: k), f"{told} every epoch ends with an update on {r} micro-batches "
+                f"that is divided by {k}. Here they should be carried into the next epoch."),
+        Mistake("flushed, not carried", updates(by_epoch, len), f"{told} every epoch ends with an update of its own on {r} "
+                "micro-batches. That is a good rule, too; here the rule is to carry them over, so that only the last one is short."),
+        Mistake("leftover dropped", updates(whole, lambda w: k), f"{told} carried over well, but the last {rest} micro-batches of "
+                "the training reach no update. Make one for them, divided by their own number."),
+        Mistake("first epoch only", updates(windows_of(range(n), k), len), f"{told} you make updates for the first epoch only. "
+                "Go through all of them."),
+        Mistake("not divided", updates(every, lambda w: 1), f"{told} the windows are right, but nothing turns their sums into "
+                "means."),
+    ]  # fmt: skip
+
+    def ask_doctor():
+        def two_epochs(model, optimizer, loss_fn, batches, k):
+            middle = len(batches) // 2
+            return answer.call(model, optimizer, loss_fn, [batches[:middle], batches[middle:]], k)
+
+        want_healthy(two_epochs, problem)
+
+    want_updates(watch(model, call), updates(every, len), mistakes, ask_doctor if n > 1 else None)
+
+
+register(Exercise(
+    id="04.3",
+    title="Carry the tail over",
+    prompt="`epochs` is a list of epochs, each a list of micro-batches of equal size. Fill windows across the ends of "
+    "epochs; only the very last update of the training may be short, and it must have the right length, too.",
+    reference=a.train_carry,
+    hints=(
+        "What must not happen at the end of an epoch, if its leftover is to count in the next one?",
+        "Either keep the counter *and* the gradients across epochs, or see all epochs as one stream.",
+        "itertools.chain.from_iterable(epochs) is that stream; islice takes a window from it.",
+        "Divide by len(window), not by accumulation_steps: they differ once, at the end.",
+    ),
+    checker=check_carry,
+    wrong=(
+        Wrong("cleared at the start of an epoch", a.tail_wiped, "tail dropped", "B10"),
+        Wrong("counts anew, clears not", a.tail_leaks, "tail leaks", "B12"),
+        Wrong("last one over K", a.tail_over_k, "tail too small", "B13"),
+        Wrong("each epoch's tail over K", a.tail_each_epoch_over_k, "tail too small", "B13"),
+        Wrong("a flush for each epoch", a.tail_each_epoch, "flushed, not carried"),
+        Wrong("never flushes", a.tail_never, "leftover dropped", "B14"),
+        Wrong("does not divide", a.tail_not_divided, "not divided", "B04"),
+        Wrong("one epoch only", a.tail_first_epoch, "first epoch only"),
+    ),
+    unusual=(
+        Unusual("one counter, stretched at the end", a.carry_rescales),
+        Unusual("knows what is left", a.carry_counts_down),
+        Unusual("a queue of data", a.carry_queue),
+    ),
+))  # fmt: skip
+
+from . import nb04b  # noqa: E402, F401  the exercises that follow
