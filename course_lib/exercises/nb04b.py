@@ -5,16 +5,17 @@ import random
 import torch
 from torch import nn
 
-from course_lib.doctor.problems import drawn
+from course_lib.doctor.problems import drawn, regression
 from course_lib.experiments.contrastive import info_nce
 from course_lib.experiments.gradients import compared, gradient_of, stored_gradient
 
 from . import answers04b as a
 from .alive import Alive
 from .faults import Fault
+from .loops import want_healthy
 from .registry import Exercise, Unusual, Wrong, register
-from .watch import equal
-from .want import want_close, want_number, want_true
+from .watch import Mistake, equal, micro_gradients, want_updates, watch
+from .want import want_close, want_number, want_sequence, want_true
 
 # -- 04.4 --------------------------------------------------------------------------------------------------
 
@@ -199,3 +200,125 @@ register(Exercise(
         Unusual("a dot product as stand-in loss", a.contrast_surrogate),
     ),
 ))  # fmt: skip
+
+# -- 04.6 --------------------------------------------------------------------------------------------------
+
+
+def cut(gradient, limit):
+    """A gradient vector with its norm cut to the limit."""
+    return gradient * min(1.0, limit / float(gradient.norm()))
+
+
+def check_clipping(answer):
+    cases = [(8, 4, 30.0), (8, 4, 0.5), (6, 3, 1.0), (4, 2, 0.2)]
+    # the gradients of all cases before any norm: a wrong gradient explains a wrong norm
+    for seen, norms, limit, k in [_check_clipping(answer, *case) for case in cases]:
+        _want_norms(seen.returned, norms, limit, k)
+
+
+def _check_clipping(answer, n, k, part):
+    """`part`: the limit, as a part of the windows' middle norm; 1 cuts some windows only."""
+    problem = regression([4] * n, k, seed=n)
+    batches, model = problem.batches(0), problem.model()
+    micro = micro_gradients(model, [lambda m, b=batch: problem.loss_fn(m(b[0]), b[1]) for batch in batches])
+    windows = [micro[start : start + k] for start in range(0, n, k)]
+    means = [sum(window) / k for window in windows]
+    norms = [float(mean.norm()) for mean in means]
+    limit = part * (min(norms) + max(norms)) / 2
+
+    def call(optimizer):
+        first = answer.call(model, optimizer, problem.loss_fn, list(batches), k, limit, unchanged=(batches, model))
+        answer.call(model, optimizer, problem.loss_fn, list(batches), k, limit)
+        return first
+
+    def partial(window):
+        total = 0.0
+        for gradient in window:
+            total = cut(total + gradient / k, limit)
+        return total
+
+    def per_tensor(mean):
+        return torch.cat([cut(p, limit) for p in mean.split([p.numel() for p in model.parameters()])])
+
+    def whole(function, over=means):
+        return [function(item) for item in over] * 2
+
+    told = f"{k} micro-batches a window, max_norm={limit:.4g}:"
+    mistakes = [
+        Mistake("clipped in the window", whole(partial, windows), f"{told} the partial sum is cut after each micro-batch. What came "
+                "early is cut again and again; the norm looks right, the direction is not. Clip when the window is full."),
+        Mistake("clipped one by one", whole(lambda w: sum(cut(g, limit) for g in w) / k, windows), f"{told} each micro-batch's own "
+                "gradient is cut before it is added. Large ones lose their say. Clip the window's mean."),
+        Mistake("clipped one by one", whole(lambda w: sum(cut(g / k, limit) for g in w), windows), f"{told} each micro-batch's share "
+                "is cut before it is added: the limit works on parts, not on the mean. Clip the window's mean."),
+        Mistake("not clipped", whole(lambda g: g), f"{told} the update got the gradient uncut. Clip before the step: after it, the "
+                "weights have moved already."),
+        Mistake("not divided", whole(lambda g: cut(g * k, limit)), f"{told} the sum is cut, not the mean. Clipping hides the missing "
+                f"division in some updates; in truth the limit has become {k} times as strict."),
+        Mistake("another limit", whole(lambda g: cut(g, limit / k)), f"{told} the mean is cut to max_norm / {k}, either so or by "
+                "cutting the sum and dividing after that. A mean is as long as a large batch's gradient: the limit stays what it is."),
+        Mistake("clipped by value", whole(lambda g: g.clamp(-limit, limit)), f"{told} every entry is cut on its own. That bends the "
+                "direction; clip_grad_norm_ shortens the whole gradient."),
+        Mistake("clipped tensor by tensor", whole(per_tensor), f"{told} every parameter is cut by its own norm. One norm over all "
+                "parameters keeps the direction."),
+        Mistake("always scaled", whole(lambda g: g * (limit / float(g.norm()))), f"{told} short gradients are stretched to max_norm "
+                "as well. Clipping only shortens: the factor is at most 1."),
+    ]  # fmt: skip
+
+    def ask_doctor():
+        def five(model, optimizer, loss_fn, batches, k):  # a limit so far away that it plays no part
+            return answer.call(model, optimizer, loss_fn, batches, k, 1e9)
+
+        want_healthy(five, problem)
+
+    seen = watch(model, call)
+    want_updates(seen, whole(lambda g: cut(g, limit)), mistakes, ask_doctor, close=1e-5)  # torch adds 1e-6 to the norm
+    return seen, norms, limit, k
+
+
+def _want_norms(returned, norms, limit, k):
+    values = [float(want_number(v, "a returned norm")) for v in want_sequence(returned, "the returned norms", len(norms))]
+    for value, right in zip(values, norms):
+        if abs(value - right) <= 1e-5 * right:
+            continue
+        want_true(abs(value - right * k) > 1e-5 * right * k, "norm of the sum", f"The returned norm {value:.4g} is that of the sum; "
+                  f"the mean's is {right:.4g}, and that is what max_norm is compared with.")  # fmt: skip
+        want_true(abs(value - min(right, limit)) > 1e-4 * right, "norm after clipping", f"The returned norm {value:.4g} is the one "
+                  "after clipping: in a log it never passes max_norm, and hides how often it bites. clip_grad_norm_ returns "
+                  "the norm before.")  # fmt: skip
+        raise Fault("wrong norm", f"The returned norm is {value:.4g}; the window's mean gradient has the norm {right:.4g}.")
+
+
+register(Exercise(
+    id="04.6",
+    title="Clip once per window",
+    prompt="Accumulate over whole windows of equal micro-batches, cut the norm of each window's mean gradient to `max_norm`, "
+    "update, and return the list of the norms before the cut.",
+    reference=a.train_clipped,
+    hints=(
+        "The large batch's loop clips once per update. When is this window's gradient as complete as that one?",
+        "Between the last backward of a window and the step: `torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)`.",
+        "It returns the norm that it found, as a tensor. norms.append(norm.item()), then step, then clear.",
+    ),
+    checker=check_clipping,
+    wrong=(
+        Wrong("after each backward", a.clip_partial_sums, "clipped in the window", "B30"),
+        Wrong("each mean on its own", a.clip_each_mean, "clipped one by one", "B30"),
+        Wrong("each share on its own", a.clip_each_share, "clipped one by one", "B30"),
+        Wrong("the sum", a.clip_undivided, "not divided", "B04"),
+        Wrong("cuts, then divides", a.clip_then_divide, "another limit", "B31"),
+        Wrong("max_norm / K", a.clip_smaller_limit, "another limit", "B04"),
+        Wrong("after the step", a.clip_late, "not clipped"),
+        Wrong("only measures", a.clip_never, "not clipped"),
+        Wrong("by value", a.clip_by_value, "clipped by value"),
+        Wrong("tensor by tensor", a.clip_tensors, "clipped tensor by tensor"),
+        Wrong("stretches, too", a.clip_always, "always scaled"),
+        Wrong("logs the cut norm", a.clip_norm_after, "norm after clipping"),
+    ),
+    unusual=(
+        Unusual("by hand", a.clip_by_hand),
+        Unusual("the sum against K times the limit", a.clip_sum_scaled),
+    ),
+))  # fmt: skip
+
+from . import nb04c  # noqa: E402, F401  the exercises that follow

@@ -82,16 +82,16 @@ def equal(got, right, close: float = CLOSE) -> bool:
     return got.shape == right.shape and bool((got - right).abs().max() <= close * max(float(right.abs().max()), 1e-12))
 
 
-def want_updates(seen: Seen, needed: list, mistakes=(), otherwise=None) -> None:
+def want_updates(seen: Seen, needed: list, mistakes=(), otherwise=None, close: float = CLOSE) -> None:
     """Raise a Fault unless the run made exactly the needed updates.
 
     A Mistake whose gradients are those of the run names it; then `otherwise()` may raise a Fault; the last word
-    says how far the first wrong update is off.
+    says how far the first wrong update is off. close: what still counts as equal, relative to the largest entry.
     """
-    if _same_run(seen.updates, needed):
+    if _same_run(seen.updates, needed, close):
         return
     for mistake in mistakes:
-        if _same_run(seen.updates, mistake.updates):
+        if _same_run(seen.updates, mistake.updates, close):
             raise Fault(mistake.diagnosis, mistake.message)
     if otherwise is not None:
         otherwise()
@@ -101,12 +101,12 @@ def want_updates(seen: Seen, needed: list, mistakes=(), otherwise=None) -> None:
         if not bool(torch.isfinite(got).all()):
             raise Fault("not finite", f"Update {number} got a gradient with NaN or infinity in it. Find the first "
                         "operation that makes it; 0 / 0 is the usual one.")  # fmt: skip
-        if not equal(got, right):
+        if not equal(got, right, close):
             off = compared(got, right)
             raise Fault("wrong gradient", f"Update {number} got a gradient of {off.ratio:.3g} times the right length, with "
                         f"cosine {off.cosine:.3f} to the right one (1 and 1 are right).")  # fmt: skip
     raise Fault("wrong number of updates", f"Your loop made {len(seen.updates)} updates; {len(needed)} were due.")
 
 
-def _same_run(got: list, right: list) -> bool:
-    return len(got) == len(right) and all(equal(a, b) for a, b in zip(got, right))
+def _same_run(got: list, right: list, close: float) -> bool:
+    return len(got) == len(right) and all(equal(a, b, close) for a, b in zip(got, right))
