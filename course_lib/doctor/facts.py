@@ -87,8 +87,10 @@ class Facts:
     def _counting(self, update: Update):
         """The forwards of an update that lead to a gradient; a second look at a micro-batch (for a log) does not count."""
         reached = {n for u in [*self.updates, self.rest] for n, event in u.visits if event.info.get("counts")}
+        once = set()
         for number, event in update.visits:
-            if event.info.get("counts") or number not in reached:
+            if event.info.get("counts") or (number not in reached and number not in once):
+                once.add(number)
                 yield number, event.info["epoch"]
 
     def _chunks_of_passes(self) -> list:

@@ -150,6 +150,8 @@ class Watch:
         found = self.rows.find(args)
         if found is None and not self._same_model(module):
             return  # a part of the model, or another model, on something that is no data
+        if torch.is_grad_enabled() and _has_graph(output):
+            self._adopt(module)
         self.catch_up()
         self._check_weights()
         random = not torch.equal(self.last_rng, torch.get_rng_state())
@@ -168,6 +170,21 @@ class Watch:
             return True
         shapes = [p.shape for p in module.parameters() if p.requires_grad]
         return bool(shapes) and shapes == [b.shape for b in self.log.base]
+
+    def _adopt(self, module) -> None:
+        """A copy of the model with the same weights takes over: the loop has built it again."""
+        theirs = [p for p in module.parameters() if p.requires_grad]
+        if not theirs or any(id(p) in self.identity for p in theirs) or not self._same_model(module):
+            return
+        if all(torch.equal(p.detach(), base) for p, base in zip(theirs, self.log.base)):
+            self.catch_up()
+            self.note("replaced")
+            self._take(theirs)
+
+    def _take(self, parameters) -> None:
+        self.parameters = parameters
+        self.identity = {id(p): i for i, p in enumerate(parameters)}
+        self.last = self.gradient()
 
     def _check_weights(self) -> None:
         """Did somebody other than the optimizer move the weights?"""
@@ -245,10 +262,8 @@ class Watch:
             self.note("foreign step")  # these tensors only look like the model's: nothing ever reaches them
             return frozenset()
         self.note("replaced")
-        self.parameters = trainable
-        self.identity = {id(p): i for i, p in enumerate(trainable)}
+        self._take(trainable)
         self.log.base = [p.detach().clone() for p in trainable]
-        self.last = self.gradient()
         return frozenset(range(len(trainable)))
 
     def _any_step_ends(self, optimizer, args, kwargs):

@@ -72,7 +72,7 @@ class Replay:
         self.since: list = []  # forward events since the last backward
         self.visits: dict = {}  # micro-batch -> its latest forward event
         self.current = Update(1, 0)
-        self.boundary, self.kept, self.live_scale = 1.0, None, None
+        self.boundary, self.kept = 1.0, None
         for event in log.events:
             getattr(self, "_" + event.kind.replace(" ", "_"), self._nothing)(event)
         self.rest = self.current
@@ -115,9 +115,10 @@ class Replay:
             whole, off2 = self._solve(change, list(self.visits))
             if off2 < min(self.known.tolerance, off):
                 columns, solved, off = list(self.visits), whole, off2
-        if off > max(self.known.tolerance, 0.0):
+        if off > self.known.tolerance:
             update.strange.append((update.backwards, off))
-            if off > 0.95 or not columns:
+            self._count(columns, [1.0] * len(columns) if self.since else [])
+            if off > 0.95 or not self.since:
                 update.foreign += 1
                 solved = []
         for number, weight in zip(columns, solved):
@@ -168,6 +169,7 @@ class Replay:
         self.w, self.clean, self.boundary, self.kept = {}, {}, 1.0, None
 
     def _unscale(self, event):
+        self.current.scale = None
         self._scaled("unscale", event)
 
     def _clip(self, event):
@@ -240,7 +242,7 @@ class Replay:
         self.current.moved = True
 
     def _scale(self, event):
-        self.live_scale = event.info["scale"]
+        self.current.scale = event.info["scale"]
 
     def _scheduler(self, event):
         target = self.current

@@ -14,6 +14,7 @@ class Rows:
         self.known: dict = {}
         self.batches: list = []  # (epoch, batch), in the order of the loader
         self.sizes: list = []  # rows of each
+        self.last = -1  # the batch of the call before
 
     def add(self, epoch: int, batches: list) -> None:
         """Learn the batches of one epoch."""
@@ -31,16 +32,20 @@ class Rows:
         tensor = first_tensor(args)
         if tensor is None or tensor.dim() == 0 or not self.known:
             return None
-        found, taken = [], {}
+        found, taken, here = [], set(), None
         for key in _keys(tensor):
-            places = self.known.get(key)
+            places = [place for place in self.known.get(key, ()) if place not in taken]
             if places:
-                # equal rows: the first call gets the first of them
-                turn = taken.get(key, 0)
-                found.append(places[min(turn, len(places) - 1)])
-                taken[key] = turn + 1
+                # equal rows in several batches: stay in this batch, else go on to the next one
+                place = next((p for p in places if p[0] == here), None) or next(
+                    (p for p in places if p[0] > self.last), places[0]
+                )
+                found.append(place)
+                taken.add(place)
+                here = place[0]
         if not found or len(found) * 2 < tensor.shape[0]:
             return None
+        self.last = here
         return tuple(found)
 
 

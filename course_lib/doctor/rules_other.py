@@ -116,30 +116,38 @@ def not_finite(facts: Facts):
             return
 
 
-def graphs(facts: Facts):
-    """Variables that hold on to the graph of earlier micro-batches."""
-    series: dict = {}
-    fresh, first = True, []
+def _calls(facts: Facts):
+    """For each call of the loop: the first forward of every window (all forwards where there is no update)."""
+    events, fresh = [], True
     for event in facts.log.events:
-        if event.kind == "step":
+        if event.kind == "epoch":
+            yield events
+            events, fresh = [], True
+        elif event.kind == "step":
             fresh = True
         elif event.kind == "forward":
             if fresh or not facts.updates:
-                first.append(event)
+                events.append(event)
             fresh = False
-    for i, event in enumerate(first):
-        for name, nodes in event.info["graphs"].items():
-            series.setdefault(name, []).append((i, nodes))
-    for name, points in series.items():
-        values = [nodes for _, nodes in points]
-        if len(values) < 3 or any(b <= a for a, b in zip(values, values[1:])):
-            continue
-        words = f"`{name}` still has a grad_fn, and its graph grows: {numbers(values[:4], 6)} nodes."
-        if facts.evaluates:
-            yield "evaluation keeps the graph", f"{words} No backward() frees it: activations pile up."
-        else:
-            yield "graph kept", words
-        return
+    yield events
+
+
+def graphs(facts: Facts):
+    """Variables that hold on to the graph of earlier micro-batches."""
+    for events in _calls(facts):
+        series: dict = {}
+        for event in events:
+            for name, nodes in event.info["graphs"].items():
+                series.setdefault(name, []).append(nodes)
+        for name, values in series.items():
+            if len(values) < 2 or any(b < a + 3 for a, b in zip(values, values[1:])):
+                continue
+            words = f"`{name}` still has a grad_fn, and its graph grows: {numbers(values[:4], 6)} nodes."
+            if facts.evaluates:
+                yield "evaluation keeps the graph", f"{words} No backward() frees it: activations pile up."
+            else:
+                yield "graph kept", words
+            return
     for returned in facts.log.returned:
         if isinstance(returned, (list, tuple)) and len(returned) > 1 and nodes_of(returned) and not facts.evaluates:
             if all(isinstance(item, torch.Tensor) and item.grad_fn is not None for item in returned):
@@ -193,14 +201,16 @@ def logged(facts: Facts):
     if len(values) == len(spans) and len(spans) != len(light):
         right = [sum(w * known.loss(n) for w, n in zip(known.needed(tuple(s)), s)) for s in spans]
         last = [known.loss(s[-1]) for s in spans]
+        divisors = [[facts.k] * len(spans), [len(s) for s in spans]]
         if _all(values, right):
             return
-        if _all(values, [r / facts.k for r in right]):
+        if any(_all(values, [r / d for r, d in zip(right, ds)]) for ds in divisors):
             yield "logged loss divided", _log_words(values, right, f"1/{facts.k} of it")
-        elif _all(values, last) or _all(values, [x / facts.k for x in last]):
+        elif _all(values, last):
             yield "logged loss of the last micro-batch", _log_words(values, right, "the last micro-batch's")
-            if not _all(values, last):
-                yield "logged loss divided", _log_words(values, last, f"1/{facts.k} of that")
+        elif any(_all(values, [x / d for x, d in zip(last, ds)]) for ds in divisors):
+            yield "logged loss divided", _log_words(values, last, f"1/{facts.k} of it")
+            yield "logged loss of the last micro-batch", _log_words(values, right, "a part of the last micro-batch's")
     elif len(values) == len(light):
         right = [known.loss(n) for n in light]
         if _all(values, [r / facts.k for r in right]):

@@ -150,20 +150,20 @@ def bent(facts: Facts):
     """Gradients that are no weighted sum: clipping inside the window, strange losses, precision, coupling."""
     found: dict = {}
     for update in facts.updates:
+        scaled_clip = _clip_before_unscale(update) if update.finite else None
+        if scaled_clip is not None:
+            found.setdefault("clipped before unscale", (
+                f"In update {update.number} the gradient was clipped while it was still multiplied by the loss scale: its norm "
+                f"went from {scaled_clip.before:.4g} to {scaled_clip.after:.4g}, and only then came the unscale."
+            ))  # fmt: skip
         if not update.finite or facts.exact(update):
             continue
         clips = [c for c in update.changes if c.kind == "clip" and c.at < update.backwards]
-        scaled_clip = _clip_before_unscale(update)
         if clips and any(abs(c.before - c.after) > 1e-9 * c.before for c in clips):
             first = clips[0]
             found.setdefault("clipped in the window", (
                 f"After backward {first.at} of update {update.number} the norm was cut from {first.before:.3g} to "
                 f"{first.after:.3g}, and {len(clips)} times before the window was full: early micro-batches lose weight."
-            ))  # fmt: skip
-        if scaled_clip is not None:
-            found.setdefault("clipped before unscale", (
-                f"In update {update.number} the gradient was clipped while it was still multiplied by the loss scale: its norm "
-                f"went from {scaled_clip.before:.4g} to {scaled_clip.after:.4g}, and only then came the unscale."
             ))  # fmt: skip
         if update.moved:
             found.setdefault("weights moved in the window", (

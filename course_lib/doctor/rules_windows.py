@@ -42,11 +42,11 @@ def windows(facts: Facts):
     table = f"Micro-batches per update: {numbers(sizes)}; a window has {facts.k}: {numbers(should)}."
     if facts.log.error is not None and facts.right_so_far():
         return
-    if facts.right_prefix() and any(set(one.order) - set(one.visited) for one in facts.passes):
-        return  # a pass that ends early: `skipped` has the words for it
     if facts.policy == "drop":
         yield from _tail(facts)
         return
+    if facts.right_prefix() and any(set(one.order) - set(one.visited) for one in facts.passes):
+        return  # a pass that ends early: `skipped` has the words for it
     if facts.k > 1 and sizes and all(size == 1 for size in sizes) and len(sizes) > len(facts.passes):
         yield "update every micro-batch", table
         return
@@ -128,7 +128,7 @@ def lost(facts: Facts):
         wiped = [n for n in dead if abs(update.added.get(n, 0.0)) > ZERO]
         here = set(facts.pass_of(update).order)
         idle = [n for n in dead if n not in wiped and n in here and bool(facts.known.gradient(n).any())]
-        if wiped:
+        if wiped and any(c.kind in ("clear", "replaced") for c in update.changes):
             names.setdefault(*_who_wiped(facts, update, span, wiped, table))
         if idle and len(dead) == len(span) and not update.backwards:
             names.setdefault("no gradient", f"{table} No backward() ran before this step.")
