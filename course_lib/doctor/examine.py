@@ -73,7 +73,12 @@ def examine(
         problem = replace(problem, accumulation_steps=k) if accumulation_steps != 4 else problem
     k = problem.accumulation_steps
     work = lambda clean_up: _examine(loop, problem, adapter, epochs, owned, clean_up)  # noqa: E731
-    result, fault, printed = safely(work, loop, time_limit)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tiny operations: more threads only wait for each other
+    try:
+        result, fault, printed = safely(work, loop, time_limit)
+    finally:
+        torch.set_num_threads(threads)
     if fault is not None:
         return _only(fault, k, start, printed)
     return replace(result, seconds=time.perf_counter() - start, notes=result.notes + _said(printed))
@@ -85,7 +90,8 @@ def _examine(loop, problem, adapter=None, epochs=2, owned=None, clean_up=None) -
         words = "This model has no parameter that requires a gradient: no loop can train it."
         return _only(Fault("no trainable parameters", words), problem.accumulation_steps, time.perf_counter())
     facts = facts_of(loop, problem, adapter, epochs, clean_up=clean_up)
-    if problem.plain and adapter is None and facts.updates and problem.accumulation_steps > 1:
+    whole = all(micro.whole for micro in facts.known.micro)
+    if problem.plain and adapter is None and facts.updates and problem.accumulation_steps > 1 and whole:
         facts.memory = peaks(loop, problem)
     found = list(diagnose(facts))
     if owned is None:

@@ -156,7 +156,7 @@ def bent(facts: Facts):
                 f"In update {update.number} the gradient was clipped while it was still multiplied by the loss scale: its norm "
                 f"went from {scaled_clip.before:.4g} to {scaled_clip.after:.4g}, and only then came the unscale."
             ))  # fmt: skip
-        if not update.finite or facts.exact(update):
+        if not update.finite or (facts.exact(update) and not facts.low_precision(update)):
             continue
         clips = [c for c in update.changes if c.kind == "clip" and c.at < update.backwards]
         if clips and any(abs(c.before - c.after) > 1e-9 * c.before for c in clips):

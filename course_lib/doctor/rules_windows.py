@@ -128,7 +128,7 @@ def lost(facts: Facts):
         wiped = [n for n in dead if abs(update.added.get(n, 0.0)) > ZERO]
         here = set(facts.pass_of(update).order)
         idle = [n for n in dead if n not in wiped and n in here and bool(facts.known.gradient(n).any())]
-        if wiped and any(c.kind in ("clear", "replaced") for c in update.changes):
+        if wiped and any(c.kind == "replaced" or c.wiped and c.at for c in update.changes):
             names.setdefault(*_who_wiped(facts, update, span, wiped, table))
         if idle and len(dead) == len(span) and not update.backwards:
             names.setdefault("no gradient", f"{table} No backward() ran before this step.")
