@@ -12,6 +12,8 @@ RULES = (*rules_windows.RULES, *rules_weights.RULES, *rules_other.RULES)
 # a finding that follows from another one: it is not named beside it
 EXPLAINED = {
     "raised": ("unscaled twice", "scaler updated in the window"),
+    "no update": ("steps by hand",),
+    "cleared too early": ("steps by hand",),
     "wrong window": ("update every micro-batch",),
     "no gradient": ("no backward", "cleared before the step"),
     "not a weighted sum": ("weights moved in the window", "scaler updated in the window"),

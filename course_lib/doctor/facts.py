@@ -59,7 +59,8 @@ class Facts:
             for number, epoch in self._counting(update):
                 order = self.orders[self.known.micro[number].epoch]
                 now = self.passes[-1] if self.passes else None
-                if now is None or now.order is not order or epoch != now.call or number in now.visited:
+                again = now is not None and number in now.visited and number != now.visited[-1]
+                if now is None or now.order is not order or epoch != now.call or again:
                     self.passes.append(Pass(order, epoch))
                 self.passes[-1].visited.append(number)
                 stream.append((self.passes[-1], number, update))
@@ -67,13 +68,13 @@ class Facts:
             if self.passes and update is not self.rest:
                 self.passes[-1].updates.append(update)
         for one in self.passes:
-            one.ordered = one.visited == sorted(one.visited)
+            one.ordered = one.visited == sorted(set(one.visited))
             if not one.ordered:  # another order is a finding of its own; windows are judged in the loop's order
                 one.order = [*one.visited, *(n for n in one.order if n not in one.visited)]
         last: dict = {}
         for one, number, update in stream:
             place = one.order.index(number)
-            gap = one.order[last.get(id(one), -1) + 1 : place]
+            gap = one.order[last.get(id(one), -1) + 1 : place] if one.ordered else []
             self.spans[update.number] += [*gap, number]
             last[id(one)] = place
         left = self.spans.pop(self.rest.number)
@@ -157,7 +158,7 @@ class Facts:
 
     def dull(self, update: Update) -> bool:
         """Nothing to say about this update's weights."""
-        return self.exact(update) or not update.finite or bool(self.low_precision(update))
+        return self.exact(update) or update.unclear or not update.finite or bool(self.low_precision(update))
 
     def low_precision(self, update: Update):
         """(relative error of the sum, dtype) where `.grad` has 16 bits and lost too much; None elsewhere."""

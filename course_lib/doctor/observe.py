@@ -8,13 +8,15 @@ loop runs. Between two events a loop may also write `.grad` itself: that shows a
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from course_lib.sandbox.undo import undoing
 
 from .leftovers import graph_sizes
 from .rows import Rows
@@ -140,6 +142,8 @@ class Watch:
         self.depth += 1
         if self.depth == 1:
             self.last_rng = torch.get_rng_state()
+            if not self.quiet:
+                self._check_weights()  # before the forward: a graph must not see the weights move
 
     def _forward_ends(self, module, args, output):
         if not self._mine() or self.depth == 0:
@@ -153,7 +157,6 @@ class Watch:
         if torch.is_grad_enabled() and _has_graph(output):
             self._adopt(module)
         self.catch_up()
-        self._check_weights()
         random = not torch.equal(self.last_rng, torch.get_rng_state())
         self.note(
             "forward",
@@ -284,15 +287,15 @@ class Watch:
         self.thread = threading.get_ident()
         self.last = self.gradient()
         self.depth = self.quiet = 0
-        with ExitStack() as stack:
+        with undoing() as later:
             for hook in (
                 register_module_forward_pre_hook(self._forward_begins),
                 register_module_forward_hook(self._forward_ends, always_call=True),
                 register_optimizer_step_pre_hook(self._any_step_begins),
                 register_optimizer_step_post_hook(self._any_step_ends),
             ):
-                stack.callback(hook.remove)
-            stack.enter_context(stand_in(self))
+                later(hook.remove)
+            stand_in(self, later)
             try:
                 yield self
             finally:

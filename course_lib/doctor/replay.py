@@ -41,7 +41,8 @@ class Update:
     visits: list = field(default_factory=list)  # (micro-batch, its forward event), in order
     backwards: int = 0
     strange: list = field(default_factory=list)  # backward calls that no micro-batch explains: (which, relative rest)
-    foreign: int = 0  # ... of which no part at all is a micro-batch's gradient
+    foreign: int = 0  # ... with no forward on the data before them
+    unclear: bool = False  # a strange one with a forward before it: its weights say nothing
     changes: list = field(default_factory=list)
     residual: float = 0.0
     gradient: torch.Tensor | None = None  # before a clip at the end
@@ -118,9 +119,11 @@ class Replay:
         if off > self.known.tolerance:
             update.strange.append((update.backwards, off))
             self._count(columns, [1.0] * len(columns) if self.since else [])
-            if off > 0.95 or not self.since:
+            if not self.since:
                 update.foreign += 1
                 solved = []
+            else:
+                update.unclear = True
         for number, weight in zip(columns, solved):
             self.w[number] = self.w.get(number, 0.0) + weight
             self.clean[number] = self.clean.get(number, 0.0) + weight

@@ -6,6 +6,7 @@ import torch
 
 from .facts import Facts, numbers
 from .leftovers import nodes_of
+from .weigh import gradient_bytes
 
 
 def counts(facts: Facts):
@@ -175,7 +176,8 @@ def memory(facts: Facts):
     if len(facts.memory) < 2 or facts.log.of("taken") or wide:
         return
     (k1, low), (k2, high) = list(facts.memory.items())[0], list(facts.memory.items())[-1]
-    if high > 1.6 * low and any(u.backwards > 1 for u in facts.updates):
+    copies = (k2 - k1) * gradient_bytes()  # a loop may keep one set of gradients for each micro-batch: its own choice
+    if high > 1.6 * low and high - low > 1.5 * copies and any(u.backwards > 1 for u in facts.updates):
         yield "graph kept", (
             f"The peak of live tensors grows with the window: {low / 2**20:.2f} MiB for K={k1}, {high / 2**20:.2f} MiB for "
             f"K={k2}. Something holds on to earlier micro-batches."

@@ -20,11 +20,15 @@ def constant(values, near) -> bool:
 
 def scales(facts: Facts):
     """Divisions that are missing, doubled, or of the wrong number."""
-    found: dict = {}
-    for update in facts.updates:
-        for name, words in _of_update(facts, update):
-            found.setdefault(name, words)
-    yield from found.items()
+    full = [update for update in facts.updates if len(facts.span(update)) >= facts.k]
+    for some in (full, [update for update in facts.updates if update not in full]):
+        found: dict = {}
+        for update in some:
+            for name, words in _of_update(facts, update):
+                found.setdefault(name, words)
+        yield from found.items()
+        if found:
+            return  # a short window shows the same fault less clearly
 
 
 def _of_update(facts: Facts, update):
@@ -86,7 +90,7 @@ def _patterns(facts, update, c, f, need, sizes, m, alive, unequal):
             yield "mean of means", _means_words(facts, sizes)
             return
     if constant(f, near):
-        yield from _constant(facts, f[0], c, sizes, m)
+        yield from _constant(facts, update, f[0], sizes, m)
         return
     if same(c, sizes, near):
         yield "not divided", "Each micro-batch counts its number of rows: a summed loss that nothing divides."
@@ -113,7 +117,7 @@ def _patterns(facts, update, c, f, need, sizes, m, alive, unequal):
     yield "wrong weights", "Each micro-batch should weigh its share of the window."
 
 
-def _constant(facts, factor, c, sizes, m):
+def _constant(facts, update, factor, sizes, m):
     k, near, n = facts.k, facts.near, len(facts.passes[0].order) if facts.passes else 0
     rows = sum(sizes)
 
@@ -130,6 +134,8 @@ def _constant(facts, factor, c, sizes, m):
         yield "all scaled", f"The loss is divided by the {n} micro-batches of the epoch, not by the {k} of the window."
     elif is_(k / rows, m / rows, 1 / rows, k / sizes[0], 1 / sizes[0], m / (k * sizes[0])):
         yield "all scaled", f"{factor:.4g} of what it should be: a mean that was divided by the number of rows again."
+    elif update.backwards == m * round(factor) and factor > 1.5 and is_(round(factor)):
+        yield "all scaled", f"backward() ran {round(factor)} times for each micro-batch, and each time it adds."
     else:
         yield "all scaled", f"The shares are right; all of them are {factor:.4g} times what they should be."
 
@@ -156,6 +162,10 @@ def bent(facts: Facts):
                 f"In update {update.number} the gradient was clipped while it was still multiplied by the loss scale: its norm "
                 f"went from {scaled_clip.before:.4g} to {scaled_clip.after:.4g}, and only then came the unscale."
             ))  # fmt: skip
+        if update.moved:
+            found.setdefault("weights moved in the window", (
+                f"Before update {update.number} the weights changed although the optimizer made no step."
+            ))  # fmt: skip
         if not update.finite or (facts.exact(update) and not facts.low_precision(update)):
             continue
         clips = [c for c in update.changes if c.kind == "clip" and c.at < update.backwards]
@@ -164,10 +174,6 @@ def bent(facts: Facts):
             found.setdefault("clipped in the window", (
                 f"After backward {first.at} of update {update.number} the norm was cut from {first.before:.3g} to "
                 f"{first.after:.3g}, and {len(clips)} times before the window was full: early micro-batches lose weight."
-            ))  # fmt: skip
-        if update.moved:
-            found.setdefault("weights moved in the window", (
-                f"Before update {update.number} the weights changed although the optimizer made no step."
             ))  # fmt: skip
         name, words = _rest(facts, update, bool(clips))
         if name:

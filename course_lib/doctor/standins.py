@@ -7,7 +7,6 @@ scaler, scheduler, averaged weights, collectives) the function itself is replace
 from __future__ import annotations
 
 import functools
-from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import nn
@@ -17,21 +16,26 @@ from torch.optim.swa_utils import AveragedModel
 CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_")
 
 
-@contextmanager
-def stand_in(watch):
-    """Replace the functions while the block runs. `watch` gets `around(kind, **info)` and `note(kind, **info)`."""
-    with ExitStack() as stack:
-        for owner, name, make in _places():
-            original = getattr(owner, name)
-            stack.enter_context(_instead(owner, name, make(watch, original)))
-        names, held = watch.user_globals, {}
-        for name, value in list(names.items()):
-            # `from torch.nn.utils import clip_grad_norm_` in the user's file holds the function itself
-            if getattr(value, "__name__", None) in CLIPS and callable(value):
-                held[name] = value
-                names[name] = _clip(watch, value)
-        stack.callback(names.update, held)
-        yield
+def stand_in(watch, later) -> None:
+    """Replace the functions, and tell `later` how to put each back. `watch` gets `around(kind, **info)` and `note(...)`."""
+    for owner, name, make in _places():
+        before = vars(owner)[name] if name in vars(owner) else None
+        later(functools.partial(_put_back, owner, name, before))
+        setattr(owner, name, make(watch, getattr(owner, name)))
+    names, held = watch.user_globals, {}
+    for name, value in list(names.items()):
+        # `from torch.nn.utils import clip_grad_norm_` in the user's file holds the function itself
+        if getattr(value, "__name__", None) in CLIPS and callable(value):
+            held[name] = value
+            names[name] = _clip(watch, value)
+    later(functools.partial(names.update, held))
+
+
+def _put_back(owner, name, before):
+    if before is not None:
+        setattr(owner, name, before)
+    elif name in vars(owner):
+        delattr(owner, name)
 
 
 def _places():
@@ -164,17 +168,3 @@ def _scale_of(scaler):
         return float(scaler.get_scale())
     except Exception:
         return None
-
-
-@contextmanager
-def _instead(owner, name, replacement):
-    own = vars(owner)
-    before = own.get(name)
-    setattr(owner, name, replacement)
-    try:
-        yield
-    finally:
-        if before is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, before)

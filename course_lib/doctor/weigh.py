@@ -30,6 +30,11 @@ class _Deep(nn.Module):
         return self.layers(x)
 
 
+def gradient_bytes() -> int:
+    """One set of gradients of the wider network."""
+    return sum(p.numel() * p.element_size() for p in _Deep().parameters())
+
+
 def peaks(loop, problem: Problem) -> dict:
     """{K: bytes at the peak above what stood there before}, or {} where the loop cannot be run so."""
     found = {}

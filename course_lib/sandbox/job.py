@@ -10,6 +10,7 @@ import time
 
 from .faults import Fault
 from .stop import TimeUp, forget, interrupt
+from .undo import undo_left
 
 GRACE = 2.0  # seconds that a thread gets to end once it is told to
 # own references: the work may patch these modules while it runs
@@ -35,6 +36,7 @@ class Job:
 
     def _run(self, work, translate):
         forget(_get_ident())
+        undo_left(_get_ident())  # a new thread may get the number of an old one
         _inside.add(_get_ident())
         try:
             work()
@@ -61,8 +63,10 @@ class Job:
         end = _monotonic() + GRACE
         while not self._over and self._thread is not None and interrupt(self._thread):
             if _monotonic() > end:
+                undo_left(self._thread)
                 return False
             _sleep(0.01)
+        undo_left(self._thread)
         _inside.discard(self._thread)  # the thread may have been ended just before it did this itself
         forget(self._thread)
         return True
