@@ -317,6 +317,65 @@ def test_a_loop_that_owns_its_model():
     assert examine(owner, 2).names == ("no update",)
 
 
+OWN = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+K = 4
+
+def parts(rows=160):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 3))
+    data = TensorDataset(torch.randn(rows, 10), torch.randint(0, 3, (rows,)))
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-3), DataLoader(data, batch_size=8, shuffle=True)
+
+def right(rows=160, divisor=K, epochs=3, start=1, flush=False, clear=False):
+    model, optimizer, loader = parts(rows)
+    for _ in range(epochs):
+        for i, (x, y) in enumerate(loader, start):
+            if clear:
+                optimizer.zero_grad()
+            (F.cross_entropy(model(x), y) / divisor).backward()
+            if i % K == 0 or flush and i == len(loader):
+                optimizer.step()
+                if not clear:
+                    optimizer.zero_grad()
+        model.eval()
+        with torch.no_grad():
+            for x, y in loader:
+                F.cross_entropy(model(x), y)
+        model.train()
+
+def train(): right()
+def undivided(): right(divisor=1)
+def twice(): right(divisor=16)
+def tail(): right(rows=176, flush=True)
+def early(): right(start=0)
+def clears(): right(clear=True)
+def for_ever(): right(epochs=10**9)
+def breaks(): parts()[0](3)
+"""
+
+
+@pytest.mark.parametrize(
+    "function, name",
+    [
+        ("train", None), ("for_ever", None), ("undivided", "not divided"), ("twice", "divided twice"),
+        ("tail", "tail too small"), ("early", "wrong window"), ("clears", "cleared too early"), ("breaks", "raised"),
+    ],
+)  # fmt: skip
+def test_a_script_that_makes_its_own_model_and_data_is_examined_as_it_is(tmp_path, capsys, function, name):
+    file = tmp_path / f"script_{function}.py"
+    file.write_text(OWN)
+    code = main([f"{file}:{function}", "--json"])
+    report = json.loads(capsys.readouterr().out)
+    names = [one["name"] for one in report["diagnoses"]]
+    assert (code, names) == ((0, []) if name is None else (1, [name])), report
+    assert function == "breaks" or report["accumulation_steps"] == 4
+
+
 def test_an_adapter_calls_a_loop_in_its_own_way():
     class Trainer:
         def __init__(self, net, data, every):

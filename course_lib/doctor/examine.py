@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 
+from course_lib.sandbox.explain import explain
 from course_lib.sandbox.faults import Fault
 
 from .diagnose import diagnose
@@ -18,8 +21,11 @@ from .poison import poisoned
 from .problems import Owned, Problem, regression, sgd
 from .report import Diagnosis, Report, Window
 from .replay import ZERO, Replay
-from .run import asks_for, safely, watched
+from .run import asks_for, globals_of, safely, watched
+from .tape import NOTE, facts_of_tape
 from .weigh import peaks
+
+ENDED = "The loop was ended after it had shown enough."
 
 COUNTED = {
     "forward": "forward", "backward": "backward", "taken": "autograd.grad", "clear": "clear", "step": "step",
@@ -30,7 +36,7 @@ COUNTED = {
 
 def examine(
     loop,
-    accumulation_steps: int = 4,
+    accumulation_steps: int | None = None,
     *,
     problem: Problem | None = None,
     sizes=None,
@@ -46,23 +52,27 @@ def examine(
 
     loop: `train(model, optimizer, loss_fn, batches, accumulation_steps)`, called once per epoch; loss_fn is a mean,
     batches a list of (inputs, targets). More parameters are filled by name: scheduler, scaler, ema, log, max_norm, epochs,
-    max_steps. Or a function without parameters that returns an `Owned`. Or anything, with `adapter(loop, parts)`.
+    max_steps. Or a function without parameters that makes everything itself and trains (see tape.py), or that returns an
+    `Owned`. Or anything, with `adapter(loop, parts)`.
+    accumulation_steps: 4 if left out; for a loop that owns everything, what its windows hold.
     sizes: rows of each micro-batch of an epoch (default: equal, with a short tail).
     model, loss_fn, batches, optimizer: your own; optimizer is a function of the parameters.
     time_limit: seconds for all runs together.
     Raises ValueError or TypeError for arguments that make no problem.
     """
     start = time.perf_counter()
-    k = _whole(accumulation_steps, "accumulation_steps")
+    k = _whole(4 if accumulation_steps is None else accumulation_steps, "accumulation_steps")
     epochs = _whole(epochs, "epochs")
     if not callable(loop) and adapter is None:
         raise TypeError(f"examine needs a function to call, not {loop!r:.80}. Leave out the brackets: examine(train).")
     owned = None
     if problem is None and adapter is None and model is None and _is_owner(loop):
-        made, fault, _ = safely(lambda clean_up: loop(), loop, time_limit)
-        if fault is not None or not isinstance(made, Owned):
-            said = fault or Fault("raised", "A loop without parameters must return Owned(model, optimizer, loss_fn, batches, run).")
-            return _only(said, k, start)
+        with _one_thread():
+            made, fault, printed = safely(lambda clean_up: _on_tape(loop, accumulation_steps, clean_up), loop, time_limit)
+        if fault is not None:
+            return _only(fault, k, start, printed)
+        if isinstance(made, Report):
+            return replace(made, seconds=time.perf_counter() - start, notes=made.notes + _said(printed))
         owned, problem = made, _problem_of_owned(made, k)
         loop = made.run
         adapter = lambda run, parts: run()  # noqa: E731
@@ -70,15 +80,11 @@ def examine(
     elif problem is None:
         problem = _problem(k, sizes, model, loss_fn, batches, optimizer)
     elif problem.accumulation_steps != k:
-        problem = replace(problem, accumulation_steps=k) if accumulation_steps != 4 else problem
+        problem = replace(problem, accumulation_steps=k) if accumulation_steps is not None else problem
     k = problem.accumulation_steps
     work = lambda clean_up: _examine(loop, problem, adapter, epochs, owned, clean_up)  # noqa: E731
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tiny operations: more threads only wait for each other
-    try:
+    with _one_thread():
         result, fault, printed = safely(work, loop, time_limit)
-    finally:
-        torch.set_num_threads(threads)
     if fault is not None:
         return _only(fault, k, start, printed)
     return replace(result, seconds=time.perf_counter() - start, notes=result.notes + _said(printed))
@@ -96,7 +102,35 @@ def _examine(loop, problem, adapter=None, epochs=2, owned=None, clean_up=None) -
     found = list(diagnose(facts))
     if owned is None:
         found += poisoned(loop, problem, adapter, facts, clean_up)
-    return report_of(facts, found, problem)
+    return report_of(facts, found, problem.words)
+
+
+@contextmanager
+def _one_thread():
+    """Tiny operations: more threads only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _on_tape(loop, accumulation_steps, clean_up):
+    """An `Owned`, or the report on a loop that has trained a model of its own."""
+    facts, returned, error = facts_of_tape(loop, accumulation_steps, globals_of(loop), clean_up)
+    if isinstance(returned, Owned):
+        return returned
+    if error is not None:
+        fault = error if isinstance(error, Fault) else explain(error, loop, getattr(loop, "__name__", "loop"), ((), {}))
+        if facts is None:
+            raise fault
+        facts.log.error = fault
+    if facts is None:
+        words = "A loop without parameters must train a model of its own, or return Owned(...)."
+        raise Fault("nothing went forward", words)
+    report = report_of(facts, diagnose(facts), f"its own {type(facts.known.model).__name__}")
+    return replace(report, notes=(NOTE, *((ENDED,) if facts.log.cut else ())))
 
 
 def facts_of(loop, problem: Problem, adapter=None, epochs: int = 2, run=None, clean_up=None) -> Facts:
@@ -111,7 +145,7 @@ def facts_of(loop, problem: Problem, adapter=None, epochs: int = 2, run=None, cl
     return Facts(log, known, Replay(log, known), problem.accumulation_steps, asked)
 
 
-def report_of(facts: Facts, found, problem: Problem) -> Report:
+def report_of(facts: Facts, found, words: str) -> Report:
     """The report of one run."""
     windows = []
     for update in facts.updates:
@@ -128,10 +162,15 @@ def report_of(facts: Facts, found, problem: Problem) -> Report:
             and all(abs(a - b) < near * max(1.0, abs(b)) for a, b in zip(used, needed))
         )
         windows.append(Window(update.number, update.epoch, span, used, needed, update.residual, stale, right))
+    found = list(found)
+    first = next((window for window in windows if not window.right), None)
+    if first is not None and not any(one.kind in ("wrong", "limit") for one in found):
+        words = f"Update {first.number} did not get the gradient of its window, and no fault of the table explains why."
+        found.append(Diagnosis("wrong weights", words, cure_of("wrong weights"), "wrong"))
     counts = {name: len(facts.log.of(kind)) for kind, name in COUNTED.items()}
     counts["step"] = len(facts.updates)
     counts["samples"] = sum(len(event.info["rows"] or ()) for event in facts.log.of("forward"))
-    return Report(tuple(found), tuple(windows), counts, facts.memory, (), facts.k, problem.words)
+    return Report(tuple(found), tuple(windows), counts, facts.memory, (), facts.k, words)
 
 
 def _only(fault: Fault, k: int, start: float, printed: str = "") -> Report:
@@ -148,8 +187,6 @@ def _said(printed: str) -> tuple:
 
 
 def _is_owner(loop) -> bool:
-    import inspect
-
     try:
         return not inspect.signature(loop).parameters
     except (TypeError, ValueError):

@@ -89,7 +89,10 @@ class Facts:
         """The forwards of an update that lead to a gradient; a second look at a micro-batch (for a log) does not count."""
         reached = {n for u in [*self.updates, self.rest] for n, event in u.visits if event.info.get("counts")}
         once = set()
+        trains = any(event.info["training"] for event in self.log.of("forward"))
         for number, event in update.visits:
+            if trains and not event.info["training"] and not event.info.get("counts"):
+                continue  # an evaluation in between
             if event.info.get("counts") or (number not in reached and number not in once):
                 once.add(number)
                 yield number, event.info["epoch"]

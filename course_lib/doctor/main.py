@@ -24,7 +24,7 @@ def main(argv) -> int:
         "then it is watched with whatever model and data it makes itself.",
     )
     parser.add_argument("loop", nargs="?", metavar="FILE.py:FUNCTION")
-    parser.add_argument("-k", "--accumulation-steps", type=int, default=4, metavar="K")
+    parser.add_argument("-k", "--accumulation-steps", type=int, default=None, metavar="K")
     parser.add_argument("--sizes", help="rows of each micro-batch, such as 4,4,4,1 (default: equal, with a short tail)")
     parser.add_argument("--time-limit", type=float, default=60.0, metavar="SECONDS")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")

@@ -47,6 +47,7 @@ class Log:
     returned: list = field(default_factory=list)  # one value per epoch
     error: object = None  # the Fault or exception that ended the run
     generator: bool = False
+    cut: bool = False  # it was ended because it had shown enough
     first_lr: list = field(default_factory=list)
     optimizer: int = 0  # id of the one that the loop was given
 
@@ -74,6 +75,7 @@ class Watch:
         self.log.first_lr = [group.get("lr") for group in optimizer.param_groups]
         self.last = self.gradient()
         self.depth = self.quiet = 0
+        self.within: list = []  # steps that were made inside of another call
         self.in_scaler_step = self.in_scheduler = False
         self.thread = None
         self.last_rng = None
@@ -123,6 +125,8 @@ class Watch:
         finally:
             self.quiet -= 1
             self.last = event.after = self.gradient()
+            if self.within:
+                self._steps_within(event)
 
     # -- forward ---------------------------------------------------------------------------------------------------
 
@@ -236,9 +240,31 @@ class Watch:
             return (args[0], watched, *args[2:]), kwargs
         return args, {**kwargs, "closure": watched}
 
+    def _steps_within(self, event) -> None:
+        """Optimizers that step inside backward(), parameter by parameter: as if they stepped right after it."""
+        parts, self.within = self.within, []
+        seen, stepped = event.after.clone(), torch.zeros_like(event.after, dtype=torch.bool)
+        start = 0
+        for i, base in enumerate(self.log.base):
+            block = slice(start, start + base.numel())
+            start = block.stop
+            for known, gradient, *_ in parts:
+                if i in known:
+                    seen[block], stepped[block] = gradient[block], True
+        left = event.after
+        event.after = seen
+        known = frozenset().union(*(part[0] for part in parts))
+        self.note("step", seen, seen, parameters=known, missing=[], lr=parts[0][2], optimizer=parts[0][3])
+        if not torch.equal(left, seen):
+            self.note("clear", seen, left, by="hand")
+
     def _note_step(self, optimizer) -> None:
         known = self._follow(optimizer)
         if not known:
+            return
+        if self.quiet:
+            rates = [group.get("lr") for group in optimizer.param_groups]
+            self.within.append((known, self.gradient(), rates, id(optimizer)))
             return
         self.catch_up()
         self._check_weights()

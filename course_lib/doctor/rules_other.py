@@ -158,7 +158,7 @@ def graphs(facts: Facts):
 
 def one_backward(facts: Facts):
     """A window in one backward: right gradients, and the memory of the large batch."""
-    full = [u for u in facts.updates if len(facts.span(u)) > 1 and set(facts.span(u)) <= set(u.own)]
+    full = [u for u in facts.updates if len(facts.span(u)) > 1 and set(facts.span(u)) <= set(u.added)]
     if not full or any(u.backwards != 1 for u in full):
         return
     if any(c.kind == "written" for u in full for c in u.changes):

@@ -40,7 +40,7 @@ def windows(facts: Facts):
     sizes = [size for size in facts.sizes if size]
     should = [len(chunk) for chunk in facts.flush]
     table = f"Micro-batches per update: {numbers(sizes)}; a window has {facts.k}: {numbers(should)}."
-    if facts.log.error is not None and facts.right_so_far():
+    if (facts.log.error is not None or facts.log.cut) and facts.right_so_far():
         return
     if facts.policy == "drop":
         yield from _tail(facts)
@@ -128,13 +128,13 @@ def lost(facts: Facts):
         wiped = [n for n in dead if abs(update.added.get(n, 0.0)) > ZERO]
         here = set(facts.pass_of(update).order)
         idle = [n for n in dead if n not in wiped and n in here and bool(facts.known.gradient(n).any())]
-        if wiped and any(c.kind == "replaced" or c.wiped and c.at for c in update.changes):
+        if wiped and any(c.kind in ("replaced", "written") or c.wiped and c.at for c in update.changes):
             names.setdefault(*_who_wiped(facts, update, span, wiped, table))
         if idle and len(dead) == len(span) and not update.backwards:
             names.setdefault("no gradient", f"{table} No backward() ran before this step.")
         elif idle and not facts.low_precision(update):
             names.setdefault("data skipped", f"{table} {len(idle)} of {len(span)} micro-batches never reached backward().")
-    for update in [facts.rest] if not facts.updates else []:
+    for update in [facts.rest] if not facts.updates and not facts.log.of("foreign step") else []:
         wiped = [c for c in update.changes if c.kind == "clear" and c.wiped]
         if len(wiped) > 1:
             names.setdefault("cleared too early", f"The gradients were cleared {len(wiped)} times with no update in between.")
@@ -151,6 +151,8 @@ def _who_wiped(facts, update, span, wiped, table):
     if not any(abs(update.weights.get(n, 0.0)) > ZERO for n in alive) and clears and clears[-1].at == update.backwards:
         return "cleared before the step", f"{table} The gradients were cleared between the last backward() and the step."
     count = len(clears)
+    if not count and any(c.kind == "written" for c in update.changes):
+        return "cleared too early", f"{table} The loop writes over `.grad` where it should add to it."
     if count == 1 and len(span) > 2 and clears[0].at == update.backwards - 1:
         return "cleared on the wrong side", (
             f"{table} There is one clear in the window, and it comes right before the last backward()."
@@ -183,7 +185,7 @@ def stale(facts: Facts):
 
 def skipped(facts: Facts):
     """Passes that end before their data does."""
-    if facts.log.error is not None or not facts.passes:
+    if facts.log.error is not None or facts.log.cut or not facts.passes:
         return
     rows_seen = sum(len(set(one.visited)) for one in facts.passes)
     missing = [one for one in facts.passes if one.visited and one.order[-1] not in one.visited]

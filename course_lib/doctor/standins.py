@@ -82,8 +82,37 @@ def _wrapped(make):
 
 @_wrapped
 def _backward(watch, original, args, kwargs):
-    with watch.around("backward"):
+    loss = args[0] if args else kwargs.get("tensors")
+    with watch.around("backward", factor=factor_of(loss), loss=_value(loss)):
         return original(*args, **kwargs)
+
+
+def factor_of(loss) -> float | None:
+    """The constant between a loss and the reduction that made it: 1/4 for `mse_loss(...) / 4`."""
+    node, factor = getattr(loss, "grad_fn", None), 1.0
+    while node is not None and node.name() in ("DivBackward0", "MulBackward0"):
+        below = [child for child, _ in node.next_functions if child is not None]
+        other = getattr(node, "_saved_other", None)
+        if other is None and node.name() == "MulBackward0":
+            other = getattr(node, "_saved_self", None)
+        if len(below) != 1 or other is None:
+            break
+        try:
+            other = float(other)
+        except Exception:
+            break
+        if other == 0.0:
+            break
+        factor = factor / other if node.name() == "DivBackward0" else factor * other
+        node = below[0]
+    return factor
+
+
+def _value(loss):
+    try:
+        return float(loss.detach())
+    except Exception:
+        return None
 
 
 @_wrapped

@@ -22,7 +22,8 @@ def undoing():
         for function in reversed(mine):
             function()
         mine.clear()
-        _left[_get_ident()].remove(mine)
+        stack = _left.get(_get_ident(), [])
+        stack[:] = [other for other in stack if other is not mine]
 
 
 def undo_left(thread):
