@@ -24,6 +24,11 @@ class Case:
     ranks: int = 1
 
 
+def told(id: str, loop: Callable, names: tuple = (), also: tuple = (), **more) -> Case:
+    """A Case whose title is the loop's docstring."""
+    return Case(id, loop.__doc__, loop, names, also, **more)
+
+
 def close(a: float, b: float, near: float = 1e-6) -> bool:
     """Equal up to rounding."""
     return abs(a - b) <= near * max(1.0, abs(b))
