@@ -100,11 +100,23 @@ class Facts:
     def _chunks_of_passes(self) -> list:
         return [chunk for one in self.passes for chunk in _chunks(one.order, self.k)]
 
+    def _chunks_of_loader_batches(self) -> list:
+        chunks = []
+        for one in self.passes:
+            batches = _chunks(list(dict.fromkeys(self.known.micro[n].batch for n in one.order)), self.k)
+            chunks += [[n for n in one.order if self.known.micro[n].batch in some] for some in batches]
+        return chunks
+
     def _policy(self) -> str | None:
         """flush, carry (tails join the next pass), drop, or None where the windows are none of these."""
         spans = [span for span in self.spans.values() if span]
         if spans == self.flush:
             return "flush"
+        if any(not micro.whole for micro in self.known.micro):
+            whole = self._chunks_of_loader_batches()
+            if spans == whole:  # K batches of the loader, sent through in smaller parts
+                self.flush = whole
+                return "flush"
         if spans == [chunk for chunk in self.carry if len(chunk) == self.k]:
             return "carry" if len(self.stream) % self.k or len(self.passes) > 1 else "flush"
         if spans == self.carry:

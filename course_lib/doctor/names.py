@@ -55,6 +55,7 @@ TABLE = {
     "unscaled twice": ("wrong", "Call unscale_() once per update, when the window is full."),
     "scaler updated in the window": ("wrong", "Call scaler.update() once per update, after scaler.step()."),
     "clipped before unscale": ("wrong", "Call scaler.unscale_(optimizer) before clipping."),
+    "clipped after the step": ("wrong", "Clip before optimizer.step(): afterwards nobody looks at these gradients."),
     "clipped in the window": ("wrong", "Clip once, when the window is full, right before the step."),
     "weights moved in the window": ("wrong", "Change weights only in optimizer.step(), between windows."),
     "gradient of another loss": ("wrong", "Clear or freeze these parameters around the other loss's backward()."),
@@ -73,6 +74,7 @@ TABLE = {
     "collectives per micro-batch": ("cost", "Use no_sync() for all micro-batches of a window but the last."),
     "forward outside no_sync": ("cost", "Put the forward inside no_sync() too: DDP decides there."),
     "logged loss divided": ("log", "Log the loss before it is divided, or multiply it back."),
+    "wrong logged loss": ("log", "Log the weighted sum of the window's micro-batch losses, and start it afresh for each window."),
     "logged loss of the last micro-batch": ("log", "Add up the weighted losses of the whole window."),
 }  # fmt: skip
 

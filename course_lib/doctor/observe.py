@@ -149,13 +149,13 @@ class Watch:
             if not self.quiet:
                 self._check_weights()  # before the forward: a graph must not see the weights move
 
-    def _forward_ends(self, module, args, output):
+    def _forward_ends(self, module, args, kwargs, output):
         if not self._mine() or self.depth == 0:
             return
         self.depth -= 1
         if self.depth or self.quiet:
             return
-        found = self.rows.find(args)
+        found = self.rows.find((args, kwargs))
         if found is None and not self._same_model(module):
             return  # a part of the model, or another model, on something that is no data
         if torch.is_grad_enabled() and _has_graph(output):
@@ -231,10 +231,20 @@ class Watch:
             self._note_step(optimizer)
             return None
 
+        first = [True]
+
         def watched():
-            result = closure()
-            self._note_step(optimizer)
-            return result
+            if first:
+                result = closure()
+                first.clear()
+                self._note_step(optimizer)
+                return result
+            self.quiet += 1  # a line search: further looks on the way to the same update
+            try:
+                return closure()
+            finally:
+                self.quiet -= 1
+                self.last = self.gradient()
 
         if len(args) > 1:  # torch hands the optimizer itself to the hook, as the first of the arguments
             return (args[0], watched, *args[2:]), kwargs
@@ -316,7 +326,7 @@ class Watch:
         with undoing() as later:
             for hook in (
                 register_module_forward_pre_hook(self._forward_begins),
-                register_module_forward_hook(self._forward_ends, always_call=True),
+                register_module_forward_hook(self._forward_ends, with_kwargs=True, always_call=True),
                 register_optimizer_step_pre_hook(self._any_step_begins),
                 register_optimizer_step_post_hook(self._any_step_ends),
             ):

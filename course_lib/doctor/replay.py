@@ -52,7 +52,7 @@ class Update:
     scheduler: int = 0  # steps of a scheduler since the update before
     moved: bool = False
     finite: bool = True
-    scale: float | None = None  # of a loss scaler, still in the gradient at the step
+    scale: float | None = None  # of a loss scaler, where one was used
 
     @property
     def own(self) -> list:
@@ -172,7 +172,6 @@ class Replay:
         self.w, self.clean, self.boundary, self.kept = {}, {}, 1.0, None
 
     def _unscale(self, event):
-        self.current.scale = None
         self._scaled("unscale", event)
 
     def _clip(self, event):

@@ -6,6 +6,7 @@ import torch
 
 from .facts import Facts, numbers
 from .leftovers import nodes_of
+from .replay import ZERO
 from .weigh import gradient_bytes
 
 
@@ -156,9 +157,27 @@ def graphs(facts: Facts):
                 return
 
 
+def looks_with_graphs(facts: Facts):
+    """An evaluation after some training, whose total holds all its graphs."""
+    series: dict = {}
+    for event in [] if facts.evaluates else facts.log.events:
+        if event.kind in ("backward", "step", "epoch") or event.kind == "forward" and event.info["training"]:
+            series = {}
+        elif event.kind == "forward" and event.info["grad"]:
+            for name, nodes in event.info["graphs"].items():
+                series.setdefault(name, []).append(nodes)
+            for name, values in series.items():
+                grown = values[-4:]
+                if len(grown) == 4 and all(b >= a + 3 for a, b in zip(grown, grown[1:])):
+                    yield "evaluation keeps the graph", (
+                        f"`{name}` collects the graphs of an evaluation: {numbers(grown, 6)} nodes. Activations pile up."
+                    )
+                    return
+
+
 def one_backward(facts: Facts):
     """A window in one backward: right gradients, and the memory of the large batch."""
-    full = [u for u in facts.updates if len(facts.span(u)) > 1 and set(facts.span(u)) <= set(u.added)]
+    full = [u for u in facts.updates if len(facts.span(u)) > 1 and all(abs(u.added.get(n, 0.0)) > ZERO for n in facts.span(u))]
     if not full or any(u.backwards != 1 for u in full):
         return
     if any(c.kind == "written" for u in full for c in u.changes):
@@ -186,7 +205,7 @@ def memory(facts: Facts):
 
 def logged(facts: Facts):
     """The loss that the loop reports, against the loss of its window."""
-    values = [event.info["value"] for event in facts.log.of("log")]
+    values = asked = [event.info["value"] for event in facts.log.of("log")]
     if not values:
         values = [v for r in facts.log.returned if isinstance(r, (list, tuple)) for v in r]
         if any(isinstance(v, bool) or not isinstance(v, (int, float, torch.Tensor)) for v in values):
@@ -213,6 +232,11 @@ def logged(facts: Facts):
         elif any(_all(values, [x / d for x, d in zip(last, ds)]) for ds in divisors):
             yield "logged loss divided", _log_words(values, last, f"1/{facts.k} of it")
             yield "logged loss of the last micro-batch", _log_words(values, right, "a part of the last micro-batch's")
+        elif asked and not any(event.info["rng"] is not None for event in facts.log.of("forward")):
+            off = next(i for i, (a, b) in enumerate(zip(values, right)) if not _all([a], [b]))
+            many = _all(values, [r * len(s) for r, s in zip(right, spans)])
+            words = "the sum of its losses" if many else f"not that of update {off + 1}"
+            yield "wrong logged loss", _log_words(values[off:], right[off:], words)
     elif len(values) == len(light):
         right = [known.loss(n) for n in light]
         if _all(values, [r / facts.k for r in right]):
@@ -236,4 +260,4 @@ def code(facts: Facts):
 
 
 RULES = (code, changed_model, counts, learning_rate, scaler, none_gradients, untouched, by_hand,
-         not_finite, graphs, one_backward, memory, logged)  # fmt: skip
+         not_finite, graphs, looks_with_graphs, one_backward, memory, logged)  # fmt: skip

@@ -60,6 +60,14 @@ def _of_update(facts: Facts, update):
             f, c = [x / update.scale for x in f], [x / update.scale for x in c]
             if same(f, [1.0] * len(f), near):
                 return
+    elif update.scale and any(abs(x / update.scale - 1) < near for x in f):
+        late = sum(abs(x / update.scale - 1) < near for x in f)
+        yield "not unscaled", f"{shown} {late} micro-batches still carry the loss scale {update.scale:g}: they came after the unscale."
+        return
+    if not facts.expected(update):
+        meant = next((len(chunk) for chunk in facts.flush if span[0] in chunk), k)
+        if same(f, [m / meant] * len(f), near):
+            return  # divided by the window that it should have been part of
     if same(f, [m / k] * len(f), near):
         if facts.is_tail(update) and facts.expected(update) and facts.policy != "carry":
             yield "tail too small", (
@@ -231,4 +239,14 @@ def _rest(facts, update, clipped):
     return None, None
 
 
-RULES = (scales, bent)
+def late_clip(facts: Facts):
+    """A clip of gradients that the step has already used."""
+    for update in [*facts.updates[1:], facts.rest]:
+        for i, change in enumerate(update.changes):
+            clipped = change.kind == "clip" and change.at == 0 and abs(change.before - change.after) > 1e-9 * change.before
+            if clipped and any(c.kind == "clear" and c.wiped and c.at == 0 for c in update.changes[i:]):
+                yield "clipped after the step", f"After update {update.number - 1} the norm is cut to {change.after:.3g}, then cleared."
+                return
+
+
+RULES = (scales, bent, late_clip)
