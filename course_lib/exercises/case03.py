@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -91,12 +91,13 @@ class Case:
             self._want_same_training(loop, problem)
 
     def _want_healthy(self, loop, problem, memory: bool) -> None:
+        raised = None
         try:
             facts = watched_run(loop, problem, self.epochs or 2)
         except Fault as fault:
             if fault.diagnosis != "raised":
                 raise
-            facts = facts_of(loop, problem, epochs=self.epochs or 2)  # the doctor may know why
+            raised, facts = fault, facts_of(loop, problem, epochs=self.epochs or 2)  # the doctor may know why
         for kind in self.keeps:
             if kind != "clip" and len(facts.log.of(kind)) < len(facts.updates):
                 raise self._taken_out(kind, facts)
@@ -104,6 +105,8 @@ class Case:
         found = [*diagnose(facts), *poisoned(loop, problem, None, facts)]
         # the fault that this exercise is about comes first: others may follow from it
         found.sort(key=lambda one: one.name not in (self.fault, *self.also))
+        if raised is not None and (not found or found[0].name == "raised"):
+            raise raised
         if found:
             more = f' The doctor also says "{found[1].name}".' if found[1:] else ""
             raise Fault(found[0].name, f"The diagnosis is right. The loop now: {found[0].evidence} {found[0].cure}{more}")
@@ -202,18 +205,42 @@ def rebuilt(model, optimizer):
 
 
 def before_and_after(loop) -> list:
-    """[(title, report)]: the doctor on the loop as it was given, and on what the learner made of it.
+    """[(title, report or None, words)]: the doctor on the loop as it was given, and on what the learner made of it.
 
-    Empty until the learner has named the fault and proved it: first think, then look.
+    Empty until the learner has named a fault and proved it: first think, then look. The doctor's own words, and its
+    findings in the report, are kept back until the name is right. None for a report in which no weight is wrong before
+    or after: there is nothing to see in a picture of it.
     """
     registry.get("03.1")  # the cases are there once the exercises are
     claim, case = claim_of(loop), CASES.get(getattr(loop, "__name__", None))
     if claim is None or case is None or any(is_blank(part) for part in claim):
         return []
-    before, now = case.examine(case.given), case.examine(loop)
-    seen = [(f"{case.name}, {len(data[0])} micro-batches", case.examine(case.given, data)) for data in case.shows]
-    seen.append((f"{case.name} as given", before))
-    return seen if str(before) == str(now) else [*seen, (f"{case.name} now", now)]
+    seen = [(f"{case.name} as given", case.examine(case.given))]
+    seen += [(f"{case.name}, {len(data[0])} micro-batches", case.examine(case.given, data)) for data in case.shows]
+    now = case.examine(loop)
+    if _picture_of(now) != _picture_of(seen[0][1]):
+        seen.append((f"{case.name} now", now))
+    told = type(claim[0]) is str and claim[0].strip().lower() in {case.fault.lower(), *map(str.lower, case.also)}
+    drawn = any(not window.right for _, report in seen for window in report.windows)
+    return [(title, _shown(report, told) if drawn else None, _words(report, told)) for title, report in seen]
+
+
+def _picture_of(report) -> tuple:
+    return report.names, report.counts, [(window.micro_batches, window.used, window.residual) for window in report.windows]
+
+
+def _shown(report, told: bool):
+    """What a picture may show: None where there was no update."""
+    if not any(window.micro_batches for window in report.windows):
+        return None
+    return report if told else replace(report, diagnoses=())
+
+
+def _words(report, told: bool) -> str:
+    if not told:
+        return "name the fault rightly, and the doctor says what it found"
+    found = "; ".join(f"{one.name}: {one.evidence}" for one in report.diagnoses)
+    return found or "the doctor has nothing to say"
 
 
 def given(name: str):
@@ -245,7 +272,7 @@ def add(id: str, case: Case, *, title: str, story: str, hints, proof, misnamed: 
     register(Exercise(
         id=id,
         title=title,
-        prompt=f"{story} Name the fault out of FAULTS, prove it ({case.asks}), then mend the loop.",
+        prompt=f"{story} Name the fault and prove it, then mend the loop. The proof: {case.asks}.",
         reference=case.reference,
         hints=hints,
         checker=case.check,

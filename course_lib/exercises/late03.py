@@ -149,7 +149,7 @@ def long_memory_given(model, optimizer, loss_fn, batches, accumulation_steps):
         if i % accumulation_steps == 0:
             optimizer.step()
             optimizer.zero_grad()
-    return float(total) / len(batches)
+    return total / len(batches)
 
 
 @diagnosis(fault="graph kept", proof=16)
@@ -162,7 +162,7 @@ def long_memory(model, optimizer, loss_fn, batches, accumulation_steps):
         if i % accumulation_steps == 0:
             optimizer.step()
             optimizer.zero_grad()
-    return float(total) / len(batches)
+    return total / len(batches)
 
 
 def night_shift_given(model, optimizer, loss_fn, batches, accumulation_steps):

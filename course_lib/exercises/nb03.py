@@ -20,7 +20,7 @@ from .want import want_close, want_tensor, want_true
 TEN = ((4,) * 10, 4)
 
 add("03.1", Case(
-    reference=a.d2_loop, given=a.d2_loop_given, also=("cleared too early", "wrong window"),
+    reference=a.d2_loop, given=a.d2_loop_given, also=("cleared too early", "wrong window"), shows=(TEN,),
     asks="the weights of 8 micro-batches in the only update that they get, K = 4",
     nudge="Which gradients survive the clear at the top? And by what was the one that does divided?",
     against="Ask when the two lines behind the inner loop run, and what the line at its top leaves in `.grad`.",
