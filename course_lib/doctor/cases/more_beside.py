@@ -276,10 +276,6 @@ CASES = (
     told("unseen: logs divided twice", logs_over_k_twice, ("logged loss divided",)),
     told("unseen: logs the last, divided", logs_last_divided,
          ("logged loss divided", "logged loss of the last micro-batch")),
-)  # fmt: skip
-
-# the doctor does not say this yet
-OPEN = (
     told("unseen: clips after the step", clips_after_the_step, ("clipped after the step",)),
     told("unseen: scales twice", scales_twice, ("not unscaled",)),
     told("unseen: unscale for a look", unscales_for_a_look, ("not unscaled",), ("wrong weights",),

@@ -352,11 +352,8 @@ def logs_now_and_then(model, optimizer, loss_fn, batches, accumulation_steps, lo
 LOOPS = (
     in_a_trainer, in_a_context, padded_windows, from_a_deque, loaded_by_a_thread, counts_first,
     gradient_of_a_share, divides_foreach, by_functional_grad, flat_buffer, moves_grad_to_main, two_halves_of_a_loss,
-    big_batch, looks_at_gradients, skips_bad_norms, clears_twice, warm_up_by_hand, schedule_per_epoch, own_average,
-    saves_between_windows, all_epochs, until_max_steps, keeps_detached, logs_now_and_then,
+    row_by_row, big_batch, looks_at_gradients, skips_bad_norms, clears_twice, warm_up_by_hand, schedule_per_epoch,
+    own_average, saves_between_windows, all_epochs, until_max_steps, keeps_detached, logs_now_and_then,
 )  # fmt: skip
 
 CASES = tuple(told(f"right: {loop.__name__.replace('_', ' ')}", loop) for loop in LOOPS)
-
-# the doctor does not say this yet
-OPEN = (told("right: row by row", row_by_row),)

@@ -244,10 +244,6 @@ CASES = (
     Case("right: Adam", "Adam", plain, options={"optimizer": partial(torch.optim.Adam, lr=1e-3)}),
     Case("right: RMSprop", "RMSprop", plain, options={"optimizer": torch.optim.RMSprop}),
     Case("right: float32", "single precision", plain, options={"problem": single()}),
-)  # fmt: skip
-
-# the doctor does not say this yet
-OPEN = (
     told("right: LBFGS", by_lbfgs, options={"optimizer": partial(torch.optim.LBFGS, lr=0.1, max_iter=3)}),
     told("right: by name", by_name, options={"problem": Problem(
         model=ByName, batches=regression([4] * 10, 4).batches,

@@ -324,10 +324,6 @@ CASES = (
     told("unseen: kept without a copy", keeps_without_clone, ("cleared too early",),
          ("not divided",), check=first_used(0, 0, 0, 1.0)),
     told("unseen: buffers live on", buffers_live_on, ("not cleared",)),
-)  # fmt: skip
-
-# the doctor does not say this yet
-OPEN = (
     told("unseen: only the last goes backward", backward_on_the_last_only,
          ("data skipped",), ("tail dropped",), check=first_used(0, 0, 0, 0.25)),
     told("unseen: steps inside backward", steps_inside_backward, ("update every micro-batch",)),
