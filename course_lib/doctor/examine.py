@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import inspect
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 
 from course_lib.sandbox.explain import explain
 from course_lib.sandbox.faults import Fault
+from course_lib.sandbox.protect import one_thread
 
 from .diagnose import diagnose
 from .facts import Facts
@@ -67,7 +67,7 @@ def examine(
         raise TypeError(f"examine needs a function to call, not {loop!r:.80}. Leave out the brackets: examine(train).")
     owned = None
     if problem is None and adapter is None and model is None and _is_owner(loop):
-        with _one_thread():
+        with one_thread():
             made, fault, printed = safely(lambda clean_up: _on_tape(loop, accumulation_steps, clean_up), loop, time_limit)
         if fault is not None:
             return _only(fault, k, start, printed)
@@ -83,7 +83,7 @@ def examine(
         problem = replace(problem, accumulation_steps=k) if accumulation_steps is not None else problem
     k = problem.accumulation_steps
     work = lambda clean_up: _examine(loop, problem, adapter, epochs, owned, clean_up)  # noqa: E731
-    with _one_thread():
+    with one_thread():
         result, fault, printed = safely(work, loop, time_limit)
     if fault is not None:
         return _only(fault, k, start, printed)
@@ -103,17 +103,6 @@ def _examine(loop, problem, adapter=None, epochs=2, owned=None, clean_up=None) -
     if owned is None:
         found += poisoned(loop, problem, adapter, facts, clean_up)
     return report_of(facts, found, problem.words)
-
-
-@contextmanager
-def _one_thread():
-    """Tiny operations: more threads only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _on_tape(loop, accumulation_steps, clean_up):

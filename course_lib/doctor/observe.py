@@ -149,7 +149,8 @@ class Watch:
             if not self.quiet:
                 self._check_weights()  # before the forward: a graph must not see the weights move
 
-    def _forward_ends(self, module, args, kwargs, output):
+    def _forward_ends(self, module, args, *rest):
+        kwargs, output = rest if len(rest) == 2 else ({}, rest[0])  # torch leaves kwargs out where forward raised
         if not self._mine() or self.depth == 0:
             return
         self.depth -= 1

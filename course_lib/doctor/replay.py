@@ -42,6 +42,7 @@ class Update:
     backwards: int = 0
     strange: list = field(default_factory=list)  # backward calls that no micro-batch explains: (which, relative rest)
     foreign: int = 0  # ... with no forward on the data before them
+    again: int = 0  # gradients of a micro-batch that an earlier backward had added already
     unclear: bool = False  # a strange one with a forward before it: its weights say nothing
     changes: list = field(default_factory=list)
     residual: float = 0.0
@@ -125,6 +126,7 @@ class Replay:
             else:
                 update.unclear = True
         for number, weight in zip(columns, solved):
+            update.again += abs(weight) > ZERO and abs(update.added.get(number, 0.0)) > ZERO
             self.w[number] = self.w.get(number, 0.0) + weight
             self.clean[number] = self.clean.get(number, 0.0) + weight
             update.added[number] = update.added.get(number, 0.0) + weight

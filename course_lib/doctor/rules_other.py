@@ -119,19 +119,20 @@ def not_finite(facts: Facts):
 
 
 def _calls(facts: Facts):
-    """For each call of the loop: the first forward of every window (all forwards where there is no update)."""
-    events, fresh = [], True
-    for event in facts.log.events:
-        if event.kind == "epoch":
-            yield events
-            events, fresh = [], True
-        elif event.kind == "step":
-            fresh = True
-        elif event.kind == "forward":
-            if fresh or not facts.updates:
-                events.append(event)
-            fresh = False
-    yield events
+    """For each call of the loop: the last forward of every window (all forwards where there is no update)."""
+    events, latest = [], None
+    for event in [*facts.log.events, None]:
+        if event is None or event.kind in ("epoch", "step"):
+            if latest is not None:
+                events.append(latest)
+            latest = None
+            if event is None or event.kind == "epoch":
+                yield events
+                events = []
+        elif event.kind == "forward" and not facts.updates:
+            events.append(event)
+        elif event.kind == "forward" and event.info["training"]:
+            latest = event
 
 
 def graphs(facts: Facts):

@@ -111,12 +111,15 @@ def _patterns(facts, update, c, f, need, sizes, m, alive, unequal):
         )
         return
     place = [i + 1 for i in alive]
+    if update.again and len(c) > 1 and constant([a / (m - i) for a, i in zip(c, alive)], near):
+        yield "running total", "The first micro-batch counts as often as there are micro-batches after it."
+        return
     if len(c) > 1 and constant([a * p for a, p in zip(c, place)], near):
         yield "running division", f"The weights fall like 1, 1/2, 1/3, ...; their sum is {sum(c):.4g}."
         if same([c[0] * place[0]], [1 / k], near) and k > 1:
             yield "divided twice", "They are divided by the number of micro-batches, too."
         return
-    if len(c) > 1 and constant([a / (m - i) for a, i in zip(c, alive)], near):
+    if len(c) > 2 and constant([a / (m - i) for a, i in zip(c, alive)], near):
         yield "running total", "The first micro-batch counts as often as there are micro-batches after it."
         return
     if _one_is_other(c, need, near):
@@ -132,7 +135,9 @@ def _constant(facts, update, factor, sizes, m):
     def is_(*values):
         return any(abs(factor - value) <= near * value for value in values)
 
-    if is_(m) and m > 1 or is_(k) and k > 1:
+    if update.again and update.backwards == m * round(factor) and is_(round(factor)):
+        yield "all scaled", f"backward() ran {round(factor)} times for each micro-batch, and each time it adds."
+    elif is_(m) and m > 1 or is_(k) and k > 1:
         yield "not divided", f"backward() adds up; nothing makes a mean of the sum. Each update is {factor:.4g} times too long."
     elif is_(rows) and rows > 1:
         yield "not divided", f"A loss that is summed over rows: {factor:.4g} times too long."
@@ -142,8 +147,6 @@ def _constant(facts, update, factor, sizes, m):
         yield "all scaled", f"The loss is divided by the {n} micro-batches of the epoch, not by the {k} of the window."
     elif is_(k / rows, m / rows, 1 / rows, k / sizes[0], 1 / sizes[0], m / (k * sizes[0])):
         yield "all scaled", f"{factor:.4g} of what it should be: a mean that was divided by the number of rows again."
-    elif update.backwards == m * round(factor) and factor > 1.5 and is_(round(factor)):
-        yield "all scaled", f"backward() ran {round(factor)} times for each micro-batch, and each time it adds."
     else:
         yield "all scaled", f"The shares are right; all of them are {factor:.4g} times what they should be."
 

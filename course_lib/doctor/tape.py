@@ -62,7 +62,7 @@ class LateWatch(Watch):
         super().__init__(nothing, torch.optim.SGD(nothing.parameters(), lr=1.0), rows, user_globals=user_globals)
         self.met = False
 
-    def _forward_ends(self, module, args, kwargs, output):
+    def _forward_ends(self, module, args, *rest):
         if self._mine() and self.depth == 1 and not self.met and torch.is_grad_enabled():
             trainable = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
             if trainable:
@@ -70,7 +70,7 @@ class LateWatch(Watch):
         if self._mine() and self.depth == 1 and not torch.is_grad_enabled():
             self.depth = 0  # a look without a graph: on which data cannot be known
             return
-        super()._forward_ends(module, args, kwargs, output)
+        super()._forward_ends(module, args, *rest)
         if self._mine() and self.depth == 0 and len(self.rows.batches) > ENOUGH and len(self.log.of("step")) > 2:
             raise Enough
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from course_lib.sandbox.capture import Printed
 from course_lib.sandbox.explain import explain, signature_of, source_of
 from course_lib.sandbox.job import Job, inside, no_questions
-from course_lib.sandbox.protect import World, thread_modes
+from course_lib.sandbox.protect import World, one_thread, thread_modes
 from course_lib.sandbox.stop import TimeUp
 
 from . import faults
@@ -77,7 +77,7 @@ def run(checker, answer, time_limit, name, calls=True):
     Raises nothing but KeyboardInterrupt, after the work was ended.
     `calls`: the answer is a function or class, and the checker gets a GuardedAnswer.
     """
-    with no_questions():
+    with no_questions(), one_thread():
         return _run(checker, answer, time_limit, name, calls)
 
 

@@ -5,6 +5,7 @@ checker compares anything; so the checkers may use torch as they like.
 """
 
 import builtins
+import contextlib
 import itertools
 import operator
 import random
@@ -129,6 +130,17 @@ _THREAD_MODES = (
     (lambda: torch.is_autocast_enabled("cuda"), lambda on: torch.set_autocast_enabled("cuda", on)),
     (torch.get_default_device, torch.set_default_device),
 )
+
+
+@contextlib.contextmanager
+def one_thread():
+    """One torch thread: on tiny operations several only wait for each other (30 times slower on a busy machine)."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def thread_modes():
