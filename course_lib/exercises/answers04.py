@@ -49,7 +49,8 @@ def _weighted(share, log="sum", skip=True, drop_tail=False):
             optimizer.step()
             optimizer.zero_grad()
             parts = [loss * weight for loss, weight in logged]
-            logs = {"sum": sum(parts), "last": logged[-1][0], "mean": sum(one for one, _ in logged) / len(logged),
+            logs = {"sum": sum(parts), "last": logged[-1][0],
+                "mean": sum(one for one, _ in logged) / len(logged),
                     "divided": sum(parts) / accumulation_steps}  # fmt: skip
             losses.append(logs[log])
         return losses
@@ -83,6 +84,12 @@ def tokens_no_log(model, optimizer, loss_fn, batches, accumulation_steps):
     train_tokens(model, optimizer, loss_fn, batches, accumulation_steps)
 
 
+def tokens_learning_rate(model, optimizer, loss_fn, batches, accumulation_steps):
+    for group in optimizer.param_groups:
+        group["lr"] /= accumulation_steps
+    return train_tokens(model, optimizer, loss_fn, batches, accumulation_steps)
+
+
 def tokens_clears(model, optimizer, loss_fn, batches, accumulation_steps):
     batches, losses = iter(batches), []
     while window := list(islice(batches, accumulation_steps)):
@@ -108,7 +115,8 @@ def tokens_sum_reduction(model, optimizer, loss_fn, batches, accumulation_steps)
         optimizer.zero_grad()
         for inputs, targets in window:
             logits = model(inputs)
-            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum") / total
+            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction=
+                "sum") / total
             loss.backward()
             seen = seen + loss.detach()
         optimizer.step()
@@ -118,7 +126,7 @@ def tokens_sum_reduction(model, optimizer, loss_fn, batches, accumulation_steps)
 
 
 def tokens_divides_grad(model, optimizer, loss_fn, batches, accumulation_steps):
-    """Right: adds up sums, and divides `.grad` once the window's tokens are known. One pass, no look ahead."""
+    """Right: adds up sums, and divides `.grad` once the window's tokens are known. No look ahead."""
     losses, total, seen, i = [], 0, 0.0, 0
     for i, (inputs, targets) in enumerate(batches, 1):
         count = (targets != -100).sum().item()
@@ -141,7 +149,8 @@ def tokens_where(model, optimizer, loss_fn, batches, accumulation_steps):
     losses, batches = [], list(batches)
     for start in range(0, len(batches), accumulation_steps):
         optimizer.zero_grad()
-        parts = [(model(x).flatten(0, 1), y.flatten()) for x, y in batches[start : start + accumulation_steps]]
+        window = batches[start : start + accumulation_steps]
+        parts = [(model(x).flatten(0, 1), y.flatten()) for x, y in window]
         logits, targets = (torch.cat(part) for part in zip(*parts))
         loss = F.cross_entropy(logits[targets >= 0], targets[targets >= 0])
         loss.backward()
@@ -162,7 +171,7 @@ def rank_backward(model, loss_fn, window, tokens_everywhere, world_size):
 
 
 def _rank(weight):
-    """A rank that weighs a micro-batch by `weight(its tokens, all of this rank's, tokens everywhere, W, K)`."""
+    """A rank that weighs a micro-batch by `weight(its tokens, this rank's, tokens everywhere, W, K)`."""
 
     def backward(model, loss_fn, window, tokens_everywhere, world_size):
         here = sum(_count(targets) for _, targets in window)
@@ -187,6 +196,11 @@ def rank_last_only(model, loss_fn, window, tokens_everywhere, world_size):
         model.zero_grad()
         count = int((targets != -100).sum())
         (loss_fn(model(inputs), targets) * count / tokens_everywhere * world_size).backward()
+
+
+def rank_steps(model, loss_fn, window, tokens_everywhere, world_size):
+    rank_backward(model, loss_fn, window, tokens_everywhere, world_size)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
 
 
 def rank_sum_reduction(model, loss_fn, window, tokens_everywhere, world_size):

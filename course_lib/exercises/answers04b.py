@@ -1,4 +1,4 @@
-"""Answers to the exercises of notebook 04 about samples that depend on each other: BatchNorm, contrastive losses."""
+"""Answers to the exercises of notebook 04 about BatchNorm, contrastive losses and clipping."""
 
 import math
 
@@ -140,7 +140,7 @@ def contrast_no_loss(encoder, loss_fn, first, second, chunk):
 
 
 def contrast_live_chunk(encoder, loss_fn, first, second, chunk):
-    """Right: one chunk is live among cached rows, and the whole loss goes backward through it. N/chunk losses."""
+    """Right: one chunk is live among cached rows, and the whole loss goes backward through it."""
     with torch.no_grad():
         a, b = (torch.cat([encoder(part) for part in view.split(chunk)]) for view in (first, second))
     for start in range(0, len(first), chunk):
@@ -153,7 +153,7 @@ def contrast_live_chunk(encoder, loss_fn, first, second, chunk):
 
 
 def contrast_surrogate(encoder, loss_fn, first, second, chunk):
-    """Right: gradients of the embeddings by autograd.grad, then the dot product as a stand-in loss, both views at once."""
+    """Right: gradients of the embeddings by autograd.grad, then a dot product as stand-in loss."""
     a, b = [], []
     for start in range(0, len(first), chunk):
         a.append(encoder(first[start : start + chunk]).detach())

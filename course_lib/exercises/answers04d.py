@@ -13,7 +13,8 @@ class Checkpoint:
     def save(self, model, optimizer, done, accumulation_steps):
         gradients = [p.grad for p in model.parameters()]
         return {
-            "model": model.state_dict(), "optimizer": optimizer.state_dict(), "gradients": gradients, "done": done
+            "model": model.state_dict(), "optimizer": optimizer.state_dict(), "gradients": gradients,
+                "done": done
         }  # fmt: skip
 
     def resume(self, state, model, optimizer):
@@ -53,8 +54,29 @@ class SkipsAhead(Checkpoint):
 
     def save(self, model, optimizer, done, accumulation_steps):
         done = -(-done // accumulation_steps) * accumulation_steps
+        return super().save(model, optimizer, done, accumulation_steps)
+
+
+class UpdatesFirst(Checkpoint):
+    """Makes an early update of the open window, so that there is no open window to save."""
+
+    def save(self, model, optimizer, done, accumulation_steps):
+        optimizer.step()
         optimizer.zero_grad()
         return super().save(model, optimizer, done, accumulation_steps)
+
+
+class KeepsInMemory(Checkpoint):
+    """Stores nothing: what it needs stays in an attribute of the class."""
+
+    kept = {}
+
+    def save(self, model, optimizer, done, accumulation_steps):
+        KeepsInMemory.kept = copy.deepcopy(super().save(model, optimizer, done, accumulation_steps))
+        return {}
+
+    def resume(self, state, model, optimizer):
+        return super().resume(KeepsInMemory.kept, model, optimizer)
 
 
 class CountsTwice(Checkpoint):
@@ -74,7 +96,8 @@ class ScalesGradients(Checkpoint):
     def save(self, model, optimizer, done, accumulation_steps):
         state = super().save(model, optimizer, done, accumulation_steps)
         if done % accumulation_steps:
-            state["gradients"] = [g * accumulation_steps / (done % accumulation_steps) for g in state["gradients"]]
+            state["gradients"] = [g * accumulation_steps / (done % accumulation_steps) for g in state[
+                "gradients"]]
         return state
 
 
@@ -92,7 +115,8 @@ class Rewinds(Checkpoint):
     """Right: the weights do not move inside a window, so the run may go back to its first micro-batch."""
 
     def save(self, model, optimizer, done, accumulation_steps):
-        return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "at": done - done % accumulation_steps}
+        return {"model": model.state_dict(), "optimizer": optimizer.state_dict(),
+            "at": done - done % accumulation_steps}
 
     def resume(self, state, model, optimizer):
         optimizer.load_state_dict(state["optimizer"])

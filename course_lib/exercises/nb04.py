@@ -1,11 +1,10 @@
-"""The exercises of notebook 04: when the average lies. 04.4 to 04.6 live in nb04b.py, the rest in nb04c.py."""
+"""The exercises of notebook 04: tokens, ranks, tails. The others live in nb04b.py, nb04c.py and nb04d.py."""
 
 import copy
 import math
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from course_lib.doctor.problems import Problem, drawn, regression
 from course_lib.experiments.gradients import compared, stored_gradient
@@ -42,6 +41,10 @@ def windows_of(items, k):
 
 def token_sum(batch):
     return lambda model: token_loss(model(batch[0]), batch[1], reduction="sum")
+
+
+def mean_loss(problem, batch):
+    return lambda model: problem.loss_fn(model(batch[0]), batch[1])
 
 
 def weighted(gradients, windows, weigh):
@@ -83,38 +86,47 @@ def _check_tokens(answer, lengths, k, with_padding):
 
     def call(optimizer):
         # two epochs: what the first leaves in .grad shows in the second
-        first = answer.call(model, optimizer, token_loss, list(batches), k, unchanged=(batches, model))
+        first = answer.call(model, optimizer, token_loss, list(batches), k, unchanged=(batches,))
         answer.call(model, optimizer, token_loss, list(batches), k)
         return first
 
     seen = watch(model, call)
     needed = typical(lambda batch, window: count_tokens(batch[1]) / tokens_in(window))
     if with_padding and not _finite(seen):
-        raise Fault("all padding", "A micro-batch held nothing but padding. The mean of its losses is 0/0 = NaN, and NaN times "
-                    "weight 0 is NaN still. Skip such a micro-batch, or use a sum in place of the mean.")  # fmt: skip
+        raise Fault("all padding", "A micro-batch held nothing but padding. The mean of its losses is 0/0 = "
+                    "NaN, and NaN times weight 0 is NaN still. Skip such a micro-batch, or use a sum in "
+                    "place of the mean.")  # fmt: skip
     counts = [[count_tokens(y) for _, y in window] for window in windows]
     first = counts[0]
     mistakes = [
-        Mistake("mean of means", typical(lambda b, w: 1 / len(w)) * 2, f"You give every micro-batch the same weight. The first "
-                f"window's have {first} tokens: a token of a short micro-batch then pulls harder than one of a long."),
-        Mistake("mean of means", typical(lambda b, w: 1 / k) * 2, f"You divide every mean by {k}. The first window's micro-batches "
-                f"have {first} tokens: a token of a short micro-batch then pulls harder than one of a long."),
-        Mistake("rows, not tokens", typical(lambda b, w: len(b[1]) / sum(len(y) for _, y in w)) * 2, "You weigh by rows. "
-                "The loss is a mean over tokens, so its weight is a share of tokens: rows may be long or short."),
-        Mistake("padding counted", typical(lambda b, w: b[1].numel() / sum(y.numel() for _, y in w)) * 2, "You count padding "
-                "as tokens. The loss leaves targets of -100 out, so the weights must leave them out as well."),
-        Mistake("divided twice", typical(lambda b, w: count_tokens(b[1]) / tokens_in(w) / k) * 2, "The shares of tokens add "
-                f"up to 1 already; dividing by accumulation_steps as well makes the gradient {k} times too short."),
-        Mistake("divided twice", typical(lambda b, w: count_tokens(b[1]) / tokens_in(w) / len(w)) * 2, "The shares of tokens "
-                "add up to 1 already; dividing by the number of micro-batches as well makes the gradient too short."),
-        Mistake("not divided", typical(lambda b, w: 1.0 if count_tokens(b[1]) else 0.0) * 2, "Nothing turns the sum of the "
-                "means into one mean. Each micro-batch should count by its share of the window's tokens."),
-        Mistake("not divided", typical(lambda b, w: count_tokens(b[1])) * 2, "You weigh by the number of tokens, but never "
-                "divide by the tokens of the whole window: a sum, not a mean."),
-        Mistake("tail dropped", [g for g, w in zip(needed, windows) if len(w) == k] * 2, "The last window is short, and it never "
-                "reaches an update. Make one for what is left at the end."),
+        Mistake("mean of means", typical(lambda b, w: 1 / len(w)) * 2, "You give every micro-batch the same "
+                f"weight. The first window's micro-batches have {first} tokens: a token of a short "
+                "micro-batch then pulls harder than one of a long."),
+        Mistake("mean of means", typical(lambda b, w: 1 / k) * 2, f"You divide every mean by {k}. The first "
+                f"window's micro-batches have {first} tokens: a token of a short micro-batch then pulls "
+                "harder than one of a long."),
+        Mistake("rows, not tokens", typical(lambda b, w: len(b[1]) / sum(len(y) for _, y in w)) * 2, "You "
+                "weigh by rows. The loss is a mean over tokens, so its weight is a share of tokens: rows may "
+                "be long or short."),
+        Mistake("padding counted", typical(lambda b, w: b[1].numel() / sum(y.numel() for _, y in w)) * 2,
+                "You count padding as tokens. The loss leaves targets of -100 out, so the weights must leave "
+                "them out as well."),
+        Mistake("divided twice", typical(lambda b, w: count_tokens(b[1]) / tokens_in(w) / k) * 2, "The "
+                "shares of tokens add up to 1 already; dividing by accumulation_steps as well makes the "
+                f"gradient {k} times too short."),
+        Mistake("divided twice", typical(lambda b, w: count_tokens(b[1]) / tokens_in(w) / len(w)) * 2, "The "
+                "shares of tokens add up to 1 already; dividing by the number of micro-batches as well makes "
+                "the gradient too short."),
+        Mistake("not divided", typical(lambda b, w: 1.0 if count_tokens(b[1]) else 0.0) * 2, "Nothing turns "
+                "the sum of the means into one mean. Each micro-batch should count by its share of the "
+                "window's tokens."),
+        Mistake("not divided", typical(lambda b, w: count_tokens(b[1])) * 2, "You weigh by the number of "
+                "tokens, but never divide by the tokens of the whole window: a sum, not a mean."),
+        Mistake("tail dropped", [g for g, w in zip(needed, windows) if len(w) == k] * 2, "The last window is "
+                "short, and it never reaches an update. Make one for what is left at the end."),
     ]  # fmt: skip
-    want_updates(seen, needed * 2, mistakes, None if with_padding else lambda: _ask_doctor(answer, batches, model, k))
+    ask = None if with_padding else lambda: _ask_doctor(answer, batches, model, k)
+    want_updates(seen, needed * 2, mistakes, ask)
     losses = [
         sum(token_sum(batch)(model).item() for batch in window) / tokens_in(window) for window in windows
     ]
@@ -124,12 +136,13 @@ def _check_tokens(answer, lengths, k, with_padding):
 def _finite(seen):
     """False where NaN or infinity stands in a gradient or in a returned loss."""
     returned = seen.returned if isinstance(seen.returned, (list, tuple)) else []
-    losses = [float(loss) for loss in returned if isinstance(loss, (int, float, torch.Tensor)) and torch.as_tensor(loss).ndim == 0]
+    losses = [loss for loss in returned if isinstance(loss, (int, float, torch.Tensor))]
+    losses = [float(loss) for loss in losses if torch.as_tensor(loss).ndim == 0]
     return all(bool(torch.isfinite(g).all()) for g in seen.updates) and all(map(math.isfinite, losses))
 
 
 def _ask_doctor(answer, batches, model, k):
-    """Let the doctor name a fault of any training loop: cleared inside the window, wrong windows, and so on."""
+    """Let the doctor name a fault that any training loop can have: cleared early, wrong windows ..."""
 
     def window_loss(model, window):
         return sum(token_sum(batch)(model) for batch in window) / tokens_in(window)
@@ -141,15 +154,16 @@ def _ask_doctor(answer, batches, model, k):
 register(Exercise(
     id="04.1",
     title="The mean over all tokens of a window",
-    prompt="Make one update per window, with the gradient of the mean loss over all its tokens that are not padding "
-    "(-100), and return each window's loss. loss_fn gives a micro-batch's mean over its own tokens; a micro-batch may "
-    "be all padding, and the last window may be short.",
+    prompt="Make one update per window, with the gradient of the mean loss over all its tokens that are not "
+    "padding (-100), and return each window's loss. loss_fn gives a micro-batch's mean over its own tokens; "
+    "a micro-batch may be all padding, and the last window may be short.",
     reference=a.train_tokens,
     hints=(
         "A micro-batch's mean was divided by its own number of tokens. What should it have been divided by?",
         "Collect a window with islice(batches, accumulation_steps), then count: (targets != -100).sum().",
         "The weight is count / sum(counts). What is the mean of nothing? Leave such a micro-batch out.",
-        "loss = loss_fn(model(inputs), targets) * (count / total), then backward, and add loss.item() to the window's.",
+        "loss = loss_fn(model(inputs), targets) * (count / total), then backward, and add loss.item() to the "
+        "window's.",
     ),
     checker=check_tokens,
     wrong=(
@@ -163,6 +177,7 @@ register(Exercise(
         Wrong("0/0", a.tokens_nan, "all padding"),
         Wrong("drops the tail", a.tokens_no_tail, "tail dropped", "B10"),
         Wrong("clears in the window", a.tokens_clears, "cleared too early", "B01"),
+        Wrong("the learning rate over K", a.tokens_learning_rate, "learning rate changed"),
         Wrong("logs the mean of means", a.tokens_log_means, "wrong logged loss", "B18"),
         Wrong("logs the last one", a.tokens_log_last, "wrong logged loss", "B41"),
         Wrong("logs a divided loss", a.tokens_log_divided, "wrong logged loss", "B41"),
@@ -197,10 +212,14 @@ def _check_ranks(answer, lengths, seed):
     seen = []
     for rank, window in enumerate(shards):
         mine = copy.deepcopy(model)
-        answer.call(mine, token_loss, list(window), everywhere, world, unchanged=(window, mine))
+        answer.call(mine, token_loss, list(window), everywhere, world, unchanged=(window,))
+        moved = any(not torch.equal(p, q) for p, q in zip(mine.parameters(), model.parameters()))
+        want_true(not moved, "steps by hand", "`rank_backward` moved the weights. It should only call "
+                  "backward: the average over the ranks comes before any update.")  # fmt: skip
         missing = [name for name, p in mine.named_parameters() if p.grad is None]
-        want_true(not missing, "no gradient", f"On rank {rank} the gradient of {(missing or [''])[0]} is None: call backward() "
-                  "for each micro-batch, and leave what it adds up in `.grad`.")  # fmt: skip
+        want_true(not missing, "no gradient", f"On rank {rank} the gradient of {(missing or [''])[0]} is "
+                  "None: call backward() for each micro-batch, and leave what it adds up in "
+                  "`.grad`.")  # fmt: skip
         seen.append(stored_gradient(mine))
     got = sum(seen) / world  # what data parallel leaves on every rank
     right = sum(sum(part) for part in sums) / everywhere
@@ -211,40 +230,46 @@ def _check_ranks(answer, lengths, seed):
     tokens = [tokens_in(window) for window in shards]
     told = f"{world} rank(s) with {tokens} tokens: after averaging over the ranks,"
     typical = {
-        "world size forgotten": (right / world, f"the gradient is 1/{world} of what it should be. Data parallel divides by the "
-                                 "number of ranks, and you have divided by the tokens of all ranks before."),
-        "local mean": (sum(local) / world, "it is the mean of the ranks' own means. A rank with few tokens then pulls as hard as "
-                       "one with many; divide by the tokens of all ranks."),
-        "mean of means": (sum(sum(part) / len(part) for part in means) / world, "it is a mean of means: every micro-batch "
-                          "counts the same, however many tokens it has."),
-        "divided by the ranks again": (right / world**2, f"it is 1/{world**2} of what it should be: the average over ranks "
-                                       "divides already, so you must multiply by the ranks, not divide."),
-        "divided twice": (sum(sum(part) / len(part) for part in sums) / everywhere, "it is too short: shares of all tokens need "
-                          "no further division by the micro-batches of a rank."),
-        "not divided": (right * everywhere / world, "it is a sum over tokens, divided by the ranks only. Divide by the tokens of "
-                        "all ranks, too."),
-        "local mean, then the ranks": (sum(local), "it is the sum of the ranks' own means: the ranks are undone, but each rank "
-                                       "still divides by its own tokens."),
-        "only the last micro-batch": (sum(part[-1] for part in sums) / everywhere, "only the last micro-batch of each rank is in "
-                                      "it: the gradients were cleared inside the window."),
+        "world size forgotten": (right / world, f"the gradient is 1/{world} of what it should be. Data "
+                                 "parallel divides by the number of ranks, and you have divided by the "
+                                 "tokens of all ranks before."),
+        "local mean": (sum(local) / world, "it is the mean of the ranks' own means. A rank with few tokens "
+                       "then pulls as hard as one with many; divide by the tokens of all ranks."),
+        "mean of means": (sum(sum(part) / len(part) for part in means) / world, "it is a mean of means: "
+                          "every micro-batch counts the same, however many tokens it has."),
+        "divided by the ranks again": (right / world**2, f"it is 1/{world**2} of what it should be: the "
+                                       "average over ranks divides already, so you must multiply by the "
+                                       "ranks, not divide."),
+        "divided twice": (sum(sum(part) / len(part) for part in sums) / everywhere, "it is too short: shares "
+                          "of all tokens need no further division by the micro-batches of a rank."),
+        "not divided": (right * everywhere / world, "it is a sum over tokens, divided by the ranks only. "
+                        "Divide by the tokens of all ranks, too."),
+        "local mean, then the ranks": (sum(local), "it is the sum of the ranks' own means: the ranks are "
+                                       "undone, but each rank still divides by its own tokens."),
+        "only the last micro-batch": (sum(part[-1] for part in sums) / everywhere, "only the last "
+                                      "micro-batch of each rank is in it: the gradients were cleared inside "
+                                      "the window."),
     }  # fmt: skip
     for diagnosis, (gradient, words) in typical.items():
         want_true(not equal(got, gradient), diagnosis, f"{told} {words}")
     off = compared(got, right)
-    raise Fault("wrong gradient", f"{told} the gradient has {off.ratio:.3g} times the right length, and cosine "
-                f"{off.cosine:.3f} to the right one. Each token anywhere should count the same.")  # fmt: skip
+    raise Fault("wrong gradient", f"{told} the gradient has {off.ratio:.3g} times the right length, and "
+                f"cosine {off.cosine:.3f} to the right one. Each token anywhere should count the "
+                "same.")  # fmt: skip
 
 
 register(Exercise(
     id="04.2",
     title="The token mean over all ranks",
-    prompt="You are one of `world_size` ranks. Call backward for each micro-batch of your window, so that the mean of "
-    "`.grad` over all ranks, which data parallel takes next, is the gradient of the mean over all tokens everywhere.",
+    prompt="You are one of `world_size` ranks. Call backward for each micro-batch of your window, so that "
+    "the mean of `.grad` over all ranks, which data parallel takes next, is the gradient of the mean over "
+    "all tokens everywhere.",
     reference=a.rank_backward,
     hints=(
-        "Write down what you want, a sum over all tokens of all ranks divided by their number. Then what data parallel does.",
-        "Data parallel adds the ranks' gradients and divides by world_size. So each rank must hand over a gradient that is "
-        "world_size times its part of the answer.",
+        "Write down what you want, a sum over all tokens of all ranks divided by their number. Then what "
+        "data parallel does.",
+        "Data parallel adds the ranks' gradients and divides by world_size. So each rank must hand over a "
+        "gradient that is world_size times its part of the answer.",
         "Its part: every micro-batch's mean times its own count, divided by tokens_everywhere.",
         "weight = count / tokens_everywhere * world_size",
     ),
@@ -257,6 +282,7 @@ register(Exercise(
         Wrong("divides by the ranks", a.rank_over_world, "divided by the ranks again", "B22"),
         Wrong("sums", a.rank_sums, "not divided", "B20"),
         Wrong("its own mean times the ranks", a.rank_double, "local mean, then the ranks", "B22"),
+        Wrong("makes the update", a.rank_steps, "steps by hand"),
         Wrong("clears in the window", a.rank_last_only, "only the last micro-batch", "B01"),
     ),
     unusual=(
@@ -278,14 +304,14 @@ def _check_carry(answer, n, k, epochs):
     problem = regression([4] * n, k, seed=n)
     data, model = [list(problem.batches(epoch)) for epoch in range(epochs)], problem.model()
     stream = [batch for batches in data for batch in batches]
-    gradients = micro_gradients(model, [lambda m, b=batch: problem.loss_fn(m(b[0]), b[1]) for batch in stream])
+    gradients = micro_gradients(model, [mean_loss(problem, batch) for batch in stream])
 
     def updates(windows, divisor):
         return [sum(gradients[i] for i in window) / divisor(window) for window in windows]
 
     def call(optimizer):
         given = [list(batches) for batches in data]
-        return answer.call(model, optimizer, problem.loss_fn, given, k, unchanged=(given, model))
+        return answer.call(model, optimizer, problem.loss_fn, given, k, unchanged=(given,))
 
     every = windows_of(range(epochs * n), k)
     whole = [window for window in every if len(window) == k]
@@ -299,22 +325,27 @@ def _check_carry(answer, n, k, epochs):
     told = f"{epochs} epochs of {n} micro-batches, accumulation_steps={k}:"
     r, rest = n % k, (epochs * n) % k
     mistakes = [
-        Mistake("tail dropped", updates(full, lambda w: k), f"{told} the last {r} micro-batches of each epoch reach no update. "
-                "Carry them over: let the count go on, and do not clear between epochs."),
-        Mistake("tail leaks", updates(leaking, lambda w: k), f"{told} the count begins anew in each epoch, but the gradients of "
-                f"the last {r} micro-batches are still there. A window then holds {k + r} of them, divided by {k}."),
-        Mistake("tail too small", updates(every, lambda w: k), f"{told} the very last update has {rest} micro-batches and is "
-                f"divided by {k}: {rest}/{k} of its gradient. Divide it by {rest}."),
-        Mistake("tail too small", updates(by_epoch, lambda w: k), f"{told} every epoch ends with an update on {r} micro-batches "
-                f"that is divided by {k}. Here they should be carried into the next epoch."),
-        Mistake("flushed, not carried", updates(by_epoch, len), f"{told} every epoch ends with an update of its own on {r} "
-                "micro-batches. That is a good rule, too; here the rule is to carry them over, so that only the last one is short."),
-        Mistake("leftover dropped", updates(whole, lambda w: k), f"{told} carried over well, but the last {rest} micro-batches of "
-                "the training reach no update. Make one for them, divided by their own number."),
-        Mistake("first epoch only", updates(windows_of(range(n), k), len), f"{told} you make updates for the first epoch only. "
-                "Go through all of them."),
-        Mistake("not divided", updates(every, lambda w: 1), f"{told} the windows are right, but nothing turns their sums into "
-                "means."),
+        Mistake("tail dropped", updates(full, lambda w: k), f"{told} the last {r} micro-batches of each "
+                "epoch reach no update. Carry them over: let the count go on, and do not clear between "
+                "epochs."),
+        Mistake("tail leaks", updates(leaking, lambda w: k), f"{told} the count begins anew in each epoch, "
+                f"but the gradients of the last {r} micro-batches are still there. A window then holds "
+                f"{k + r} of them, divided by {k}."),
+        Mistake("tail too small", updates(every, lambda w: k), f"{told} the very last update has {rest} "
+                f"micro-batches and is divided by {k}: {rest}/{k} of its gradient. Divide it by {rest}."),
+        Mistake("tail too small", updates(by_epoch, lambda w: k), f"{told} every epoch ends with an update "
+                f"on {r} micro-batches that is divided by {k}. Here they should be carried into the next "
+                "epoch."),
+        Mistake("flushed, not carried", updates(by_epoch, len), f"{told} every epoch ends with an update of "
+                f"its own on {r} micro-batches. That is a good rule, too; here the rule is to carry them "
+                "over, so that only the last one is short."),
+        Mistake("leftover dropped", updates(whole, lambda w: k), f"{told} carried over well, but the last "
+                f"{rest} micro-batches of the training reach no update. Make one for them, divided by their "
+                "own number."),
+        Mistake("first epoch only", updates(windows_of(range(n), k), len), f"{told} you make updates for the "
+                "first epoch only. Go through all of them."),
+        Mistake("not divided", updates(every, lambda w: 1), f"{told} the windows are right, but nothing "
+                "turns their sums into means."),
     ]  # fmt: skip
 
     def ask_doctor():
@@ -330,8 +361,9 @@ def _check_carry(answer, n, k, epochs):
 register(Exercise(
     id="04.3",
     title="Carry the tail over",
-    prompt="`epochs` is a list of epochs, each a list of micro-batches of equal size. Fill windows across the ends of "
-    "epochs; only the very last update of the training may be short, and it must have the right length, too.",
+    prompt="`epochs` is a list of epochs, each a list of micro-batches of equal size. Fill windows across "
+    "the ends of epochs; only the very last update of the training may be short, and it must have the right "
+    "length, too.",
     reference=a.train_carry,
     hints=(
         "What must not happen at the end of an epoch, if its leftover is to count in the next one?",

@@ -37,37 +37,41 @@ def check_momentum(answer):
         got = float(want_number(answer.call(m, k), what))
         right = 1 - (1 - m) ** (1 / k)
         if abs(got - right) <= 1e-9:
-            want_close(running_statistics(got, k), running_statistics(m, 1), "the running statistics", "course error", "")
+            want_close(running_statistics(got, k), running_statistics(m, 1), "the running statistics",
+                "course error", "")
             continue
         typical = {
-            "not adapted": (m, f"With {m} the statistics move {k} times for each update, and forget {k} times as fast."),
-            "linear share": (m / k, "m/K is close while m is small. But each update keeps (1 - m) of what was there, so the "
-                             "kept parts multiply: they do not add."),
-            "wrong direction": (1 - (1 - m) ** k, f"That is what {k} updates with {m} amount to. You need the small one "
-                                "that amounts to m after K updates."),
-            "root of the wrong part": (m ** (1 / k), "You take the root of the new part. It is the kept parts, 1 - m, that "
-                                       "multiply over K updates."),
-            "kept part": ((1 - m) ** (1 / k), "That is the part which is kept in each update. In torch, `momentum` is the "
-                          "part that is replaced."),
+            "not adapted": (m, f"With {m} the statistics move {k} times for each update, and forget {k} "
+                               "times as fast."),
+            "linear share": (m / k, "m/K is close while m is small. But each update keeps (1 - m) of what "
+                             "was there, so the kept parts multiply: they do not add."),
+            "wrong direction": (1 - (1 - m) ** k, f"That is what {k} updates with {m} amount to. You need "
+                                "the small one that amounts to m after K updates."),
+            "root of the wrong part": (m ** (1 / k), "You take the root of the new part. It is the kept "
+                                       "parts, 1 - m, that multiply over K updates."),
+            "kept part": ((1 - m) ** (1 / k), "That is the part which is kept in each update. In torch, "
+                          "`momentum` is the part that is replaced."),
             "multiplied": (m * k, "More momentum makes it worse: the statistics move K times already."),
         }  # fmt: skip
         for diagnosis, (number, words) in typical.items():
             want_true(abs(got - number) > 1e-9, diagnosis, f"{what} gives {got:.6g}. {words}")
         if not 0 <= got <= 1:
-            raise Fault("no momentum", f"{what} gives {got:.6g}; torch's momentum is a part, between 0 and 1.")
+            raise Fault("no momentum", f"{what} gives {got:.6g}; torch's momentum is a part, between 0 and "
+                                       "1.")
         after = float(running_statistics(got, k)[0] / running_statistics(m, 1)[0])
-        raise Fault("wrong momentum", f"{what} gives {got:.6g}. With it, {k} passes over the same rows move the running mean to "
-                    f"{after:.4g} times where one pass with {m} moves it.")  # fmt: skip
+        raise Fault("wrong momentum", f"{what} gives {got:.6g}. With it, {k} passes over the same rows move "
+                    f"the running mean to {after:.4g} times where one pass with {m} moves it.")  # fmt: skip
 
 
 register(Exercise(
     id="04.4",
     title="BatchNorm's momentum under accumulation",
-    prompt="Return the `momentum` for nn.BatchNorm with which `accumulation_steps` forward passes move the running "
-    "statistics as far as one pass with the given momentum does.",
+    prompt="Return the `momentum` for nn.BatchNorm with which `accumulation_steps` forward passes move the "
+    "running statistics as far as one pass with the given momentum does.",
     reference=a.matching_momentum,
     hints=(
-        "One pass sets running = (1 - m) * running + m * new. How much of the old value is left after K passes?",
+        "One pass sets running = (1 - m) * running + m * new. How much of the old value is left after K "
+        "passes?",
         "After K passes with momentum q, (1 - q)**K of the old value is left. How much should be left?",
         "Solve (1 - q)**K == 1 - m for q: take the K-th root, x ** (1 / K).",
     ),
@@ -111,15 +115,15 @@ def _check_contrastive(answer, rows, chunk):
         returned = answer.call(model, info_nce, first, second, chunk, unchanged=(first, second, model))
     what = f"cached_backward on {rows} pairs in chunks of {chunk}"
     missing = [name for name, p in model.named_parameters() if p.grad is None]
-    want_true(not missing, "no gradient", f"{what} leaves the gradient of {(missing or [''])[0]} at None. The cached embeddings "
-              "have no graph behind them: send each chunk through the encoder again, and call backward on what comes "
-              "out, with the cached gradient.")  # fmt: skip
+    want_true(not missing, "no gradient", f"{what} leaves the gradient of {(missing or [''])[0]} at None. "
+              "The cached embeddings have no graph behind them: send each chunk through the encoder again, "
+              "and call backward on what comes out, with the cached gradient.")  # fmt: skip
     got = stored_gradient(model)
     if not equal(got, right):
         _name_contrastive(model, first, second, chunk, got, right, what)
     loss = want_number(returned, f"the loss returned by {what}")
-    want_close(loss, right_loss.item(), f"the loss returned by {what}", "wrong loss", "return the loss over all pairs, the one "
-               "whose gradients you cached.")  # fmt: skip
+    want_close(loss, right_loss.item(), f"the loss returned by {what}", "wrong loss", "return the loss over "
+               "all pairs, the one whose gradients you cached.")  # fmt: skip
     if chunk < rows:
         _want_little_alive(model, first, second, chunk, alive.most, what)
 
@@ -129,25 +133,27 @@ def _name_contrastive(model, first, second, chunk, got, right, what):
     each = [gradient_of(info_nce(model(x), model(y)), model) for x, y in parts]
     a, b = model(first), model(second)
     one = [gradient_of(info_nce(x, y), model) for x, y in ((a, b.detach()), (a.detach(), b))]
-    few = ("Every chunk only sees its own rows: the other chunks' rows are missing as negatives, and no weights can bring them "
-           "back.")  # fmt: skip
+    few = ("Every chunk only sees its own rows: the other chunks' rows are missing as negatives, and no "
+           "weights can bring them back.")  # fmt: skip
     typical = [
         ("negatives of the chunk only", sum(each) / len(each), few),
         ("negatives of the chunk only", sum(g * len(x) for g, (x, _) in zip(each, parts)) / len(first), few),
         ("negatives of the chunk only", sum(each), few),
         ("one view only", one[0], "Only the first view sends its gradient back. The encoder made both."),
         ("one view only", one[1], "Only the second view sends its gradient back. The encoder made both."),
-        ("divided twice", right / len(parts), "The cached gradients are those of the whole loss: they need no division by the "
-         "number of chunks."),
-        ("multiplied", right * len(parts), "It is counted once for each chunk: a chunk must send back its own rows only."),
+        ("divided twice", right / len(parts), "The cached gradients are those of the whole loss: they need "
+         "no division by the number of chunks."),
+        ("multiplied", right * len(parts), "It is counted once for each chunk: a chunk must send back its "
+                                           "own rows only."),
     ]  # fmt: skip
     for diagnosis, gradient, words in typical:
         if bool(gradient.any()):
             want_true(not equal(got, gradient), diagnosis, f"{what}: {words}")
     off = compared(got, right)
-    raise Fault("wrong gradient", f"{what} leaves a gradient of {off.ratio:.3g} times the right length, with cosine "
-                f"{off.cosine:.3f}. Did every chunk of both views go through the encoder a second time, with its own slice "
-                "of the cached gradients, and was nothing cleared in between?")  # fmt: skip
+    raise Fault("wrong gradient", f"{what} leaves a gradient of {off.ratio:.3g} times the right length, with "
+                f"cosine {off.cosine:.3f}. Did every chunk of both views go through the encoder a second "
+                "time, with its own slice of the cached gradients, and was nothing cleared in "
+                "between?")  # fmt: skip
 
 
 def _want_little_alive(model, first, second, chunk, most, what):
@@ -163,24 +169,27 @@ def _want_little_alive(model, first, second, chunk, most, what):
         kept = info_nce(a.requires_grad_(), b.requires_grad_())
     allowed = 2 * of_chunk + 2 * loss.most
     del kept
-    want_true(most <= allowed, "whole batch alive", f"The gradient is right, but {what} keeps {most:,} numbers for backward at once; "
-              f"two chunks of the encoder and the loss are {allowed:,}. The first pass should keep no graph (no_grad), the second "
-              "pass only one chunk's.")  # fmt: skip
+    want_true(most <= allowed, "whole batch alive", f"The gradient is right, but {what} keeps {most:,} "
+              f"numbers for backward at once; two chunks of the encoder and the loss are {allowed:,}. The "
+              "first pass should keep no graph (no_grad), the second pass only one chunk's.")  # fmt: skip
 
 
 register(Exercise(
     id="04.5",
     title="The exact gradient of a contrastive loss",
-    prompt="Leave in `.grad` the exact gradient of loss_fn(encoder(first), encoder(second)) over all rows, and return the "
-    "loss, while autograd never keeps the encoder's graph for more than a chunk or two.",
+    prompt="Leave in `.grad` the exact gradient of loss_fn(encoder(first), encoder(second)) over all rows, "
+    "and return the loss, while autograd never keeps the encoder's graph for more than a chunk or two.",
     reference=a.cached_backward,
     hints=(
-        "The loss needs all embeddings at once, but embeddings are small. What is large is the encoder's graph behind them.",
-        "First pass: embed every chunk under torch.no_grad and join them. Make the two results require a gradient, and "
-        "go backward through the loss alone.",
-        "Now a.grad[i] says what the loss wants from row i. Second pass: embed each chunk again, with its graph.",
-        "output.backward(gradient) continues a backward pass from a given gradient: encoder(part).backward(part_of_a_grad), "
-        "for the chunks of both views; view.split(chunk) and a.grad.split(chunk) go side by side.",
+        "The loss needs all embeddings at once, but embeddings are small. What is large is the encoder's "
+        "graph behind them.",
+        "First pass: embed every chunk under torch.no_grad and join them. Make the two results require a "
+        "gradient, and go backward through the loss alone.",
+        "Now a.grad[i] says what the loss wants from row i. Second pass: embed each chunk again, with its "
+        "graph.",
+        "output.backward(gradient) continues a backward pass from a given gradient: "
+        "encoder(part).backward(part_of_a_grad), for the chunks of both views; view.split(chunk) and "
+        "a.grad.split(chunk) go side by side.",
     ),
     checker=check_contrastive,
     wrong=(
@@ -227,7 +236,7 @@ def _check_clipping(answer, n, k, part):
     limit = part * (min(norms) + max(norms)) / 2
 
     def call(optimizer):
-        first = answer.call(model, optimizer, problem.loss_fn, list(batches), k, limit, unchanged=(batches, model))
+        first = answer.call(model, optimizer, problem.loss_fn, list(batches), k, limit, unchanged=(batches,))
         answer.call(model, optimizer, problem.loss_fn, list(batches), k, limit)
         return first
 
@@ -245,24 +254,29 @@ def _check_clipping(answer, n, k, part):
 
     told = f"{k} micro-batches a window, max_norm={limit:.4g}:"
     mistakes = [
-        Mistake("clipped in the window", whole(partial, windows), f"{told} the partial sum is cut after each micro-batch. What came "
-                "early is cut again and again; the norm looks right, the direction is not. Clip when the window is full."),
-        Mistake("clipped one by one", whole(lambda w: sum(cut(g, limit) for g in w) / k, windows), f"{told} each micro-batch's own "
-                "gradient is cut before it is added. Large ones lose their say. Clip the window's mean."),
-        Mistake("clipped one by one", whole(lambda w: sum(cut(g / k, limit) for g in w), windows), f"{told} each micro-batch's share "
-                "is cut before it is added: the limit works on parts, not on the mean. Clip the window's mean."),
-        Mistake("not clipped", whole(lambda g: g), f"{told} the update got the gradient uncut. Clip before the step: after it, the "
-                "weights have moved already."),
-        Mistake("not divided", whole(lambda g: cut(g * k, limit)), f"{told} the sum is cut, not the mean. Clipping hides the missing "
-                f"division in some updates; in truth the limit has become {k} times as strict."),
-        Mistake("another limit", whole(lambda g: cut(g, limit / k)), f"{told} the mean is cut to max_norm / {k}, either so or by "
-                "cutting the sum and dividing after that. A mean is as long as a large batch's gradient: the limit stays what it is."),
-        Mistake("clipped by value", whole(lambda g: g.clamp(-limit, limit)), f"{told} every entry is cut on its own. That bends the "
-                "direction; clip_grad_norm_ shortens the whole gradient."),
-        Mistake("clipped tensor by tensor", whole(per_tensor), f"{told} every parameter is cut by its own norm. One norm over all "
-                "parameters keeps the direction."),
-        Mistake("always scaled", whole(lambda g: g * (limit / float(g.norm()))), f"{told} short gradients are stretched to max_norm "
-                "as well. Clipping only shortens: the factor is at most 1."),
+        Mistake("clipped in the window", whole(partial, windows), f"{told} the partial sum is cut after each "
+                "micro-batch. What came early is cut again and again; the norm looks right, the direction is "
+                "not. Clip when the window is full."),
+        Mistake("clipped one by one", whole(lambda w: sum(cut(g, limit) for g in w) / k, windows), f"{told} "
+                "each micro-batch's own gradient is cut before it is added. Large ones lose their say. Clip "
+                "the window's mean."),
+        Mistake("clipped one by one", whole(lambda w: sum(cut(g / k, limit) for g in w), windows), f"{told} "
+                "each micro-batch's share is cut before it is added: the limit works on parts, not on the "
+                "mean. Clip the window's mean."),
+        Mistake("not clipped", whole(lambda g: g), f"{told} the update got the gradient uncut. Clip before "
+                "the step: after it, the weights have moved already."),
+        Mistake("not divided", whole(lambda g: cut(g * k, limit)), f"{told} the update got the sum, cut "
+                "where it is longer than max_norm, not the mean. Where the cut bites it hides the missing "
+                f"division; the limit has become {k} times as strict."),
+        Mistake("another limit", whole(lambda g: cut(g, limit / k)), f"{told} the mean is cut to max_norm / "
+                f"{k}, either so or by cutting the sum and dividing after that. A mean is as long as a large "
+                "batch's gradient: the limit stays what it is."),
+        Mistake("clipped by value", whole(lambda g: g.clamp(-limit, limit)), f"{told} every entry is cut on "
+                "its own. That bends the direction; clip_grad_norm_ shortens the whole gradient."),
+        Mistake("clipped tensor by tensor", whole(per_tensor), f"{told} every parameter is cut by its own "
+                "norm. One norm over all parameters keeps the direction."),
+        Mistake("always scaled", whole(lambda g: g * (limit / float(g.norm()))), f"{told} short gradients "
+                "are stretched to max_norm as well. Clipping only shortens: the factor is at most 1."),
     ]  # fmt: skip
 
     def ask_doctor():
@@ -272,32 +286,38 @@ def _check_clipping(answer, n, k, part):
         want_healthy(five, problem)
 
     seen = watch(model, call)
-    want_updates(seen, whole(lambda g: cut(g, limit)), mistakes, ask_doctor, close=1e-5)  # torch adds 1e-6 to the norm
+    # torch adds 1e-6 to the norm
+    want_updates(seen, whole(lambda g: cut(g, limit)), mistakes, ask_doctor, close=1e-5)
     return seen, norms, limit, k
 
 
 def _want_norms(returned, norms, limit, k):
-    values = [float(want_number(v, "a returned norm")) for v in want_sequence(returned, "the returned norms", len(norms))]
+    values = [float(want_number(v, "a returned norm")) for v in want_sequence(returned, "the returned "
+        "norms", len(norms))]
     for value, right in zip(values, norms):
         if abs(value - right) <= 1e-5 * right:
             continue
-        want_true(abs(value - right * k) > 1e-5 * right * k, "norm of the sum", f"The returned norm {value:.4g} is that of the sum; "
-                  f"the mean's is {right:.4g}, and that is what max_norm is compared with.")  # fmt: skip
-        want_true(abs(value - min(right, limit)) > 1e-4 * right, "norm after clipping", f"The returned norm {value:.4g} is the one "
-                  "after clipping: in a log it never passes max_norm, and hides how often it bites. clip_grad_norm_ returns "
-                  "the norm before.")  # fmt: skip
-        raise Fault("wrong norm", f"The returned norm is {value:.4g}; the window's mean gradient has the norm {right:.4g}.")
+        want_true(abs(value - right * k) > 1e-5 * right * k, "norm of the sum", "The returned norm "
+                  f"{value:.4g} is that of the sum; the mean's is {right:.4g}, and that is what max_norm is "
+                  "compared with.")  # fmt: skip
+        want_true(abs(value - min(right, limit)) > 1e-4 * right, "norm after clipping", "The returned norm "
+                  f"{value:.4g} is the one after clipping: in a log it never passes max_norm, and hides how "
+                  "often it bites. clip_grad_norm_ returns the norm before.")  # fmt: skip
+        raise Fault("wrong norm", f"The returned norm is {value:.4g}; the window's mean gradient has the "
+                                  f"norm {right:.4g}.")
 
 
 register(Exercise(
     id="04.6",
     title="Clip once per window",
-    prompt="Accumulate over whole windows of equal micro-batches, cut the norm of each window's mean gradient to `max_norm`, "
-    "update, and return the list of the norms before the cut.",
+    prompt="Accumulate over whole windows of equal micro-batches, cut the norm of each window's mean "
+    "gradient to `max_norm`, update, and return the list of the norms before the cut.",
     reference=a.train_clipped,
     hints=(
-        "The large batch's loop clips once per update. When is this window's gradient as complete as that one?",
-        "Between the last backward of a window and the step: `torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)`.",
+        "The large batch's loop clips once per update. When is this window's gradient as complete as that "
+        "one?",
+        "Between the last backward of a window and the step: "
+        "`torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)`.",
         "It returns the norm that it found, as a tensor. norms.append(norm.item()), then step, then clear.",
     ),
     checker=check_clipping,

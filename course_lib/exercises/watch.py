@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from course_lib.experiments.gradients import compared, trainable
+from course_lib.experiments.gradients import compared, gradient_of
 
 from .faults import Fault
 
@@ -19,12 +19,11 @@ CLOSE = 1e-7
 
 
 class Still(torch.optim.SGD):
-    """SGD that leaves the weights where they are. `seen` keeps {name: gradient or None} and `rates` the learning
-    rate of each step."""
+    """SGD that moves nothing. Of each step `seen` keeps {name: gradient or None}, `rates` the rate."""
 
     def __init__(self, model: torch.nn.Module, lr: float = 1.0):
         super().__init__(model.parameters(), lr=lr)
-        self.names = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self.names = {p: name for name, p in model.named_parameters() if p.requires_grad}
         self.seen: list[dict] = []
         self.rates: list[float] = []
 
@@ -34,7 +33,8 @@ class Still(torch.optim.SGD):
             with torch.enable_grad():
                 result = closure()
         self.rates.append(float(self.param_groups[0]["lr"]))
-        self.seen.append({n: None if p.grad is None else p.grad.detach().clone() for p, n in self.names.items()})
+        found = {name: p.grad for p, name in self.names.items()}
+        self.seen.append({name: None if g is None else g.detach().clone() for name, g in found.items()})
         return result
 
 
@@ -56,37 +56,53 @@ class Mistake:
     message: str = ""
 
 
-def watch(model: torch.nn.Module, call, lr: float = 1.0) -> Seen:
-    """Run `call(optimizer)` and note every update. Raises Fault for a generator, or a step that finds no gradient."""
-    optimizer = Still(model, lr)
+def watch(model: torch.nn.Module, call, scheduled: bool = False) -> Seen:
+    """Run `call(optimizer)` and note every update.
+
+    scheduled: the loop may change the learning rate, which is 1 at first. Raises Fault for a generator, a
+    step that finds no gradient, a model or learning rate that is not as it was, or weights moved by hand.
+    """
+    optimizer = Still(model)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
     returned = call(optimizer)
     if inspect.isgenerator(returned):
-        raise Fault("generator", "Your loop holds a `yield`, so calling it runs nothing: it only makes a generator. "
-                    "Remove the `yield`.")  # fmt: skip
+        raise Fault("generator", "Your loop holds a `yield`, so calling it runs nothing: it only makes a "
+                    "generator. Remove the `yield`.")  # fmt: skip
+    for old, parameter in zip(before, model.parameters()):
+        if (parameter.dtype, parameter.device) != (old.dtype, old.device):
+            raise Fault("model changed", "Your loop moved the model to another dtype or device. Use it as it "
+                                         "is given.")
+        if not torch.equal(parameter.detach(), old):
+            raise Fault("steps by hand", "Something other than `optimizer.step()` moved the weights. Leave "
+                        "them to the optimizer: it may be Adam, or one that shards its state.")  # fmt: skip
+    if not scheduled and {1.0} != {*optimizer.rates, float(optimizer.param_groups[0]["lr"])}:
+        raise Fault("learning rate changed", "Your loop changes the learning rate. Leave it, and weigh the "
+                    "losses: under Adam, say, the two are not the same.")  # fmt: skip
     for number, gradients in enumerate(optimizer.seen, 1):
         for name, gradient in gradients.items():
             if gradient is None:
-                raise Fault("no gradient", f"At update {number} the gradient of {name} is None: no `backward()` has "
-                            "reached it since the gradients were cleared.")  # fmt: skip
+                raise Fault("no gradient", f"At update {number} the gradient of {name} is None: no "
+                            "`backward()` has reached it since the gradients were cleared.")  # fmt: skip
     updates = [torch.cat([g.flatten() for g in gradients.values()]) for gradients in optimizer.seen]
     return Seen(updates, optimizer.rates, returned)
 
 
 def micro_gradients(model: torch.nn.Module, losses) -> list:
     """One vector for each loss (a function of the model), each with its own graph."""
-    return [torch.cat([g.flatten() for g in torch.autograd.grad(loss(model), trainable(model))]) for loss in losses]
+    return [gradient_of(loss(model), model) for loss in losses]
 
 
 def equal(got, right, close: float = CLOSE) -> bool:
     """Two vectors that agree relative to the larger entries of the right one."""
-    return got.shape == right.shape and bool((got - right).abs().max() <= close * max(float(right.abs().max()), 1e-12))
+    bound = close * max(float(right.abs().max()), 1e-12)
+    return got.shape == right.shape and bool((got - right).abs().max() <= bound)
 
 
 def want_updates(seen: Seen, needed: list, mistakes=(), otherwise=None, close: float = CLOSE) -> None:
     """Raise a Fault unless the run made exactly the needed updates.
 
-    A Mistake whose gradients are those of the run names it; then `otherwise()` may raise a Fault; the last word
-    says how far the first wrong update is off. close: what still counts as equal, relative to the largest entry.
+    A Mistake whose gradients are those of the run names it; then `otherwise()` may raise a Fault; the last
+    word says how far the first wrong update is off. close: what is equal, relative to the largest entry.
     """
     if _same_run(seen.updates, needed, close):
         return
@@ -96,16 +112,19 @@ def want_updates(seen: Seen, needed: list, mistakes=(), otherwise=None, close: f
     if otherwise is not None:
         otherwise()
     if not seen.updates:
-        raise Fault("no update", f"Your loop made no update: `optimizer.step()` never ran, and {len(needed)} were due.")
+        raise Fault("no update", f"Your loop made no update: `optimizer.step()` never ran, and {len(needed)} "
+                                 "were due.")
     for number, (got, right) in enumerate(zip(seen.updates, needed), 1):
         if not bool(torch.isfinite(got).all()):
-            raise Fault("not finite", f"Update {number} got a gradient with NaN or infinity in it. Find the first "
-                        "operation that makes it; 0 / 0 is the usual one.")  # fmt: skip
+            raise Fault("not finite", f"Update {number} got a gradient with NaN or infinity in it. Find the "
+                        "first operation that makes it; 0 / 0 is the usual one.")  # fmt: skip
         if not equal(got, right, close):
             off = compared(got, right)
-            raise Fault("wrong gradient", f"Update {number} got a gradient of {off.ratio:.3g} times the right length, with "
-                        f"cosine {off.cosine:.3f} to the right one (1 and 1 are right).")  # fmt: skip
-    raise Fault("wrong number of updates", f"Your loop made {len(seen.updates)} updates; {len(needed)} were due.")
+            raise Fault("wrong gradient", f"Update {number} got a gradient of {off.ratio:.3g} times the "
+                        f"right length, with cosine {off.cosine:.3f} to the right one (1 and 1 are "
+                        "right).")  # fmt: skip
+    raise Fault("wrong number of updates", f"Your loop made {len(seen.updates)} updates; {len(needed)} were "
+                                           "due.")
 
 
 def _same_run(got: list, right: list, close: float) -> bool:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 
 class Compared(NamedTuple):
-    """A gradient beside the right one. ratio: its length over the right length (1 is right). cosine: 1 is right."""
+    """A gradient beside the right one: ratio of their lengths, cosine between them. 1 and 1 are right."""
 
     ratio: float
     cosine: float
@@ -19,7 +19,7 @@ class Compared(NamedTuple):
 
 
 def gradient_of(loss: torch.Tensor, model: torch.nn.Module) -> torch.Tensor:
-    """The gradient of `loss` for all trainable parameters of the model, as one vector. `.grad` stays as it is."""
+    """The gradient of `loss` for all trainable parameters, as one vector. `.grad` stays as it is."""
     return joined(torch.autograd.grad(loss, trainable(model)))
 
 
@@ -31,9 +31,10 @@ def stored_gradient(model: torch.nn.Module) -> torch.Tensor:
 
 
 def compared(gradient: torch.Tensor, right: torch.Tensor) -> Compared:
-    """How a gradient differs from the right one: in length, and in direction. A zero gradient has cosine 0."""
+    """How a gradient differs from the right one, in length and in direction. A zero one has cosine 0."""
     if gradient.shape != right.shape:
-        raise ValueError(f"Two gradients of {tuple(gradient.shape)} and {tuple(right.shape)} cannot be compared.")
+        raise ValueError(f"Two gradients of {tuple(gradient.shape)} and {tuple(right.shape)} cannot be "
+                         "compared.")
     gradient, right = gradient.double(), right.double()
     return Compared(float(gradient.norm() / right.norm()), float(F.cosine_similarity(gradient, right, dim=0)))
 

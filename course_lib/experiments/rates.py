@@ -14,8 +14,8 @@ OPTIMIZERS = {"SGD": torch.optim.SGD, "Adam": torch.optim.Adam}
 def patients() -> tuple[torch.Tensor, torch.Tensor, float]:
     """(inputs, target, floor): 442 patients, ten measurements and a constant, and how their diabetes went on.
 
-    inputs (442, 11) and target (442,) in float64, all but the constant with mean 0 and variance 1. floor: the mean squared
-    error of the best linear prediction. Source: scikit-learn's `load_diabetes`.
+    inputs (442, 11) and target (442,) in float64, all but the constant with mean 0 and variance 1. floor: the
+    mean squared error of the best linear prediction. Source: scikit-learn's `load_diabetes`.
     """
     from sklearn.datasets import load_diabetes
 
@@ -28,12 +28,13 @@ def patients() -> tuple[torch.Tensor, torch.Tensor, float]:
 
 
 def losses_above_best(optimizer: str, batch: int, rates, passes: int = 2, seeds: int = 12) -> list[float]:
-    """For each learning rate: how far a linear model is above the best one after `passes` passes over the patients.
+    """For each learning rate: how far a linear model is above the best one after some passes over the data.
 
-    optimizer: "SGD" or "Adam". batch: samples per update; what does not fill a batch is dropped. The mean squared error over
-    all patients, less that of the best linear model, as a mean over `seeds` orders of the data (inf where training blew
-    up). All rates and seeds are trained in one go with torch's own optimizer, one parameter group for each rate; nothing
-    is drawn from torch's global generator. Raises ValueError for an unknown optimizer or a batch larger than the data.
+    optimizer: "SGD" or "Adam". batch: samples per update; what does not fill a batch is dropped. The result
+    is the mean squared error over all patients, less that of the best linear model, as a mean over `seeds`
+    orders of the data (inf where training blew up). All rates and seeds are trained in one go with torch's
+    own optimizer, one parameter group for each rate; nothing is drawn from torch's global generator.
+    Raises ValueError for an unknown optimizer or a batch larger than the data.
     """
     inputs, target, floor = patients()
     if optimizer not in OPTIMIZERS:
@@ -56,7 +57,7 @@ def losses_above_best(optimizer: str, batch: int, rates, passes: int = 2, seeds:
 
 
 def best_rate(rates, losses) -> float:
-    """Where the loss is lowest: the vertex of the parabola through the best rate and its neighbours, on a log axis.
+    """Where the loss is lowest: the vertex of a parabola through the best rate and its neighbours (log axis).
 
     Raises ValueError if the best rate is the first or the last one: then the range was too narrow.
     """
@@ -71,7 +72,7 @@ def best_rate(rates, losses) -> float:
 
 
 def slope(batches, rates) -> float:
-    """The exponent p of the power law rate ~ batch^p that fits best (least squares on logs). 1: linear, 0.5: root."""
+    """The exponent p of the power law rate ~ batch^p that fits best (least squares on logs)."""
     x, y = (torch.tensor(list(values)).double().log() for values in (batches, rates))
     x, y = x - x.mean(), y - y.mean()
     return float((x * y).sum() / (x * x).sum())

@@ -12,7 +12,10 @@ PADDING = -100  # the target value that cross_entropy leaves out
 
 
 def token_loss(logits: torch.Tensor, targets: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
-    """Cross-entropy over all targets that are not padding. logits (rows, length, vocabulary), targets (rows, length)."""
+    """Cross-entropy over all targets that are not padding.
+
+    logits (rows, length, vocabulary), targets (rows, length). A mean over nothing is NaN.
+    """
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=PADDING, reduction=reduction)
 
 
@@ -22,9 +25,9 @@ def count_tokens(targets: torch.Tensor) -> int:
 
 
 def padded(rows) -> tuple[torch.Tensor, torch.Tensor]:
-    """(inputs, targets) of shape (rows, longest - 1) for next-token prediction, from 1-dim tensors of token numbers.
+    """(inputs, targets) for next-token prediction, both (rows, longest - 1), from 1-dim tensors of numbers.
 
-    Targets behind the end of a row are PADDING. Raises ValueError for a row that is too short to predict anything.
+    Targets behind the end of a row are PADDING. Raises ValueError for a row with nothing to predict.
     """
     rows = [torch.as_tensor(row) for row in rows]
     if not rows or min(len(row) for row in rows) < 2:
@@ -51,18 +54,19 @@ def _documentation() -> tuple[str, ...]:
 
     text = " ".join(topics[name] for name in sorted(topics)).encode("ascii", "ignore").decode()
     sentences = (re.sub(r"\s+", " ", part).strip() for part in re.split(r"(?<=[.?!])\s+(?=[A-Z])", text))
-    plain = {part for part in sentences if re.fullmatch(r"[A-Z][A-Za-z ,;'()\-]+\.", part) and len(part) <= 250}
+    plain = {part for part in sentences if re.fullmatch(r"[A-Z][A-Za-z ,;'()\-]{1,248}\.", part)}
     return tuple(sorted(plain, key=lambda part: (len(part), part)))
 
 
-def sentences(shortest: int, longest: int) -> tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+def sentences(shortest: int, longest: int) -> tuple[tuple, tuple]:
     """Two padded batches of real English: the `shortest` shortest sentences, and the `longest` longest ones.
 
-    Characters are tokens (ASCII, 128 of them). Source: the language reference inside the running Python, so the
-    sentences differ a little between versions of Python.
+    Characters are tokens (ASCII, 128 of them). Source: the language reference inside the running Python, so
+    the sentences differ a little between versions of Python.
     """
     found = _documentation()
     if shortest < 1 or longest < 1 or shortest + longest > len(found):
-        raise ValueError(f"There are {len(found)} sentences; ask for at least 1 of each kind, and no more than that.")
+        raise ValueError(f"There are {len(found)} sentences; ask for at least 1 of each kind, and no more "
+                         "than that.")
     rows = [torch.tensor(list(text.encode())) for text in (*found[:shortest], *found[len(found) - longest :])]
     return padded(rows[:shortest]), padded(rows[shortest:])

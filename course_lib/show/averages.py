@@ -1,4 +1,4 @@
-"""Pictures of averages that go wrong. Pure functions from numbers to a drawing with its sentence in `.alt`."""
+"""Pictures of averages that go wrong: pure functions from numbers to drawings with a sentence in `.alt`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cut(vector, limit: float) -> tuple[float, float]:
 
 
 def clipping_paths(micro, limit: float) -> tuple[list, list]:
-    """(clipped once, clipped each time): the points that the running sum of 2-dim gradients passes, cuts included."""
+    """The points that a running sum passes, cuts included: (clipped once, clipped each time)."""
     once, each = [(0.0, 0.0)], [(0.0, 0.0)]
     for x, y in micro:
         once.append((once[-1][0] + x, once[-1][1] + y))
@@ -35,8 +35,8 @@ def clipping_paths(micro, limit: float) -> tuple[list, list]:
 def clipping(micro, limit: float) -> Drawing:
     """Two ways to clip a sum of two-dimensional gradients: when it is full, and after every micro-batch.
 
-    micro: pairs of numbers, each micro-batch's share of the mean. Raises ValueError for no micro-batch, for one that is no
-    pair, or for a limit of 0 or less.
+    micro: pairs of numbers, each micro-batch's share of the mean. Raises ValueError for no micro-batch, one
+    that is no pair, or a limit of 0 or less.
     """
     micro = [tuple(map(float, pair)) for pair in micro]
     if not micro or any(len(pair) != 2 for pair in micro):
@@ -80,7 +80,8 @@ def _arrow(axes, a, b, look, is_cut):
         return
     wide = 4.5 if look is _ONCE else 2.0  # where both run along the same line, both can be seen
     style = {"lw": 1.2, "ls": (0, (3, 2))} if is_cut else {"lw": wide, "ls": "-"}
-    axes.add_patch(FancyArrowPatch(a, b, arrowstyle="-|>", mutation_scale=11, color=look.light, shrinkA=0, shrinkB=0,
+    axes.add_patch(FancyArrowPatch(a, b, arrowstyle=
+        "-|>", mutation_scale=11, color=look.light, shrinkA=0, shrinkB=0,
                                    zorder=3, **style))  # fmt: skip
 
 
@@ -102,16 +103,17 @@ def clipping_sentence(micro, limit: float) -> str:
     cosine = (once[0] * each[0] + once[1] * each[1]) / lengths if lengths else 0.0
     parts = ", then ".join(f"({x:g}, {y:g})" for x, y in micro)
     return (
-        f"The gradients {parts} are added and cut to a length of {limit:g}. Cut once, the sum ends at ({once[0]:.3f}, "
-        f"{once[1]:.3f}); cut after each one, at ({each[0]:.3f}, {each[1]:.3f}). The lengths are {math.hypot(*once):.3f} and "
-        f"{math.hypot(*each):.3f}, the cosine between them is {cosine:.3f}."
+        f"The gradients {parts} are added and cut to a length of {limit:g}. Cut once, the sum ends at "
+        f"({once[0]:.3f}, {once[1]:.3f}); cut after each one, at ({each[0]:.3f}, {each[1]:.3f}). The lengths "
+        f"are {math.hypot(*once):.3f} and {math.hypot(*each):.3f}, the cosine between them is {cosine:.3f}."
     )
 
 
 def log_lines(series, xlabel: str, ylabel: str, title: str) -> Drawing:
     """`plots.lines` on two logarithmic axes, with plain numbers (0.02, 0.05, 0.1) at the upright one.
 
-    On such axes a power law is a straight line, and its exponent the slope. Raises ValueError for values of 0 or less.
+    On such axes a power law is a straight line, and its exponent the slope. Raises ValueError for values of 0
+    or less.
     """
     if any(value <= 0 for _, xs, ys, *_ in series for value in (*xs, *ys)):
         raise ValueError("Logarithmic axes need values above 0.")
@@ -129,7 +131,8 @@ def round_numbers(low: float, high: float) -> list[float]:
     """1, 2, 5, 10, 20, ... between low and high; only powers of ten where that makes more than eight."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in ((1, 2, 5), (1,)):
-        found = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
+        found = [step * 10.0**decade for decade in decades for step in steps]
+        found = [number for number in found if low <= number <= high]
         if len(found) <= 8:
             break
     return found
