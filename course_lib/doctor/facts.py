@@ -100,10 +100,10 @@ class Facts:
     def _chunks_of_passes(self) -> list:
         return [chunk for one in self.passes for chunk in _chunks(one.order, self.k)]
 
-    def _chunks_of_loader_batches(self) -> list:
+    def _chunks_of_loader_batches(self, steps: int) -> list:
         chunks = []
         for one in self.passes:
-            batches = _chunks(list(dict.fromkeys(self.known.micro[n].batch for n in one.order)), self.k)
+            batches = _chunks(list(dict.fromkeys(self.known.micro[n].batch for n in one.order)), steps)
             chunks += [[n for n in one.order if self.known.micro[n].batch in some] for some in batches]
         return chunks
 
@@ -113,10 +113,11 @@ class Facts:
         if spans == self.flush:
             return "flush"
         if any(not micro.whole for micro in self.known.micro):
-            whole = self._chunks_of_loader_batches()
-            if spans == whole:  # K batches of the loader, sent through in smaller parts
-                self.flush = whole
-                return "flush"
+            for steps in (self.k, 1):  # K batches of the loader, or one, sent through in smaller parts
+                whole = self._chunks_of_loader_batches(steps)
+                if spans == whole:
+                    self.flush = whole
+                    return "flush"
         if spans == [chunk for chunk in self.carry if len(chunk) == self.k]:
             return "carry" if len(self.stream) % self.k or len(self.passes) > 1 else "flush"
         if spans == self.carry:
@@ -215,6 +216,8 @@ def _chunks(order: list, k: int) -> list:
     return [list(order[i : i + k]) for i in range(0, len(order), k)]
 
 
-def numbers(values, digits: int = 3) -> str:
+def numbers(values, digits: int = 3, most: int = 10) -> str:
     """1, 0.25, 0: a list of weights in words."""
-    return ", ".join(f"{value if abs(value) > 1e-9 else 0:.{digits}g}" for value in values)
+    values = list(values)
+    more = ", ..." if len(values) > most else ""
+    return ", ".join(f"{value if abs(value) > 1e-9 else 0:.{digits}g}" for value in values[:most]) + more

@@ -161,6 +161,9 @@ class Watch:
             return  # a part of the model, or another model, on something that is no data
         if torch.is_grad_enabled() and _has_graph(output):
             self._adopt(module)
+        theirs = list(module.parameters())
+        if theirs and module is not self.module and not any(id(p) in self.identity for p in theirs):
+            return  # another network on the same data
         self.catch_up()
         random = not torch.equal(self.last_rng, torch.get_rng_state())
         self.note(

@@ -224,8 +224,9 @@ def logged(facts: Facts):
         right = [sum(w * known.loss(n) for w, n in zip(known.needed(tuple(s)), s)) for s in spans]
         last = [known.loss(s[-1]) for s in spans]
         divisors = [[facts.k] * len(spans), [len(s) for s in spans]]
-        if _all(values, right):
-            return
+        used = [sum(w * known.loss(n) for w, n in zip(facts.used(u), facts.span(u))) for u in facts.updates if facts.span(u)]
+        if _all(values, right) or _all(values, used):
+            return  # it tells what was done, right or wrong
         if any(_all(values, [r / d for r, d in zip(right, ds)]) for ds in divisors):
             yield "logged loss divided", _log_words(values, right, f"1/{facts.k} of it")
         elif _all(values, last):
