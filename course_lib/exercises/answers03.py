@@ -1,4 +1,4 @@
-"""The faults of the source documents, re-told: each as it is given, and mended with its diagnosis above it."""
+"""The source documents' faults, re-told: each as it is given, and mended with its diagnosis above it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gallery of notebook 03, first half: each loop as it is given, and mended with its diagnosis above it."""
+"""The gallery of notebook 03, first half: each loop as it is given, and mended, with its diagnosis."""
 
 from .names03 import diagnosis
 

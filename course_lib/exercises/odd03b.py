@@ -90,6 +90,17 @@ def scaled_mean(model, optimizer, loss_fn, batches, accumulation_steps, scaler, 
         scaler.update()
 
 
+def scaled_threshold(model, optimizer, loss_fn, batches, accumulation_steps, scaler, max_norm):
+    """Clips scaled gradients at a scaled threshold."""
+    for i, (inputs, targets) in enumerate(batches, 1):
+        scaler.scale(loss_fn(model(inputs), targets) / accumulation_steps).backward()
+        if i % accumulation_steps == 0:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm * scaler.get_scale())
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
 def scaler_update_only(model, optimizer, loss_fn, batches, accumulation_steps, scaler):
     for i, (inputs, targets) in enumerate(batches, 1):
         scaler.scale(loss_fn(model(inputs), targets) / accumulation_steps).backward()
