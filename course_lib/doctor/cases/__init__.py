@@ -11,7 +11,8 @@ from importlib import import_module
 from .case import Case
 
 MODULES = ("clears", "scales", "windows", "couples", "amp", "beside", "right", "styles", "pairs", "more", "ranks",
-           "more_windows", "more_weights", "more_beside", "more_right", "more_right2")  # fmt: skip
+           "more_windows", "more_weights", "more_beside", "more_right", "more_right2",
+           "more_pairs", "slices", "wrapped", "scripts")  # fmt: skip
 
 
 def cases() -> tuple:

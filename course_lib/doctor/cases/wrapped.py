@@ -1,4 +1,4 @@
-"""Loops around wrappers, further models, validations inside, rebuilt things: what stands around the window."""
+"""Loops around wrappers, further models, validations, rebuilt things: what stands around the window."""
 
 import copy
 
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .case import Case, called, ratio, told
+from .case import called, ratio, told
 from .wrapper import Wrapper, windows
 
 
@@ -284,14 +284,17 @@ EIGHT = {"sizes": [4] * 8}
 
 CASES = (
     told("right: optimizer that counts", counting_optimizer, options=EIGHT),
-    told("unseen: counted twice", counted_twice, ("wrong window",), ("not divided", "all scaled", "tail dropped"),
+    told("unseen: counted twice", counted_twice, ("wrong window",),
+         ("not divided", "all scaled", "tail dropped"),
          options={"sizes": [4] * 32}, check=called(step=4)),
     told("unseen: counted twice, few batches", counted_twice, ("no update",)),
-    told("unseen: step past the wrapper", past_the_wrapper, ("update every micro-batch",), ("not cleared",), options=EIGHT),
+    told("unseen: step past the wrapper", past_the_wrapper, ("update every micro-batch",), ("not cleared",),
+         options=EIGHT),
     told("unseen: clear past the wrapper", clear_past_the_wrapper, ("cleared too early",), options=EIGHT),
     told("unseen: backward past the wrapper", plain_backward_in_the_wrapper, ("not divided",), options=EIGHT,
          check=ratio(4.0)),
-    told("unseen: schedule past the wrapper", schedule_in_the_wrapper, ("schedule per micro-batch",), options=EIGHT,
+    told("unseen: schedule past the wrapper", schedule_in_the_wrapper, ("schedule per micro-batch",),
+         options=EIGHT,
          check=called(scheduler=16, step=4)),
     told("unseen: validation clears", validates_inside_and_clears, ("cleared too early",),
          ("cleared before the step",)),
@@ -305,13 +308,10 @@ CASES = (
     told("right: a new optimizer each window", new_optimizer_each_window),
     told("unseen: a new optimizer inside", new_optimizer_inside, ("cleared too early",)),
     told("right: evaluation mode stays", evaluation_mode_stays),
-    told("unseen: sharpness aware", sharpness_aware, ("weights moved in the window",), ("not a weighted sum",)),
+    told("unseen: sharpness aware", sharpness_aware, ("weights moved in the window",),
+         ("not a weighted sum",)),
     told("unseen: decays inside", decays_inside, ("weights moved in the window",)),
     told("unseen: no clear after an overflow", scaler_skips_and_keeps, ("NaN never cleared",)),
     told("right: skips bad losses", breaks_on_bad_loss),
-)  # fmt: skip
-
-# the doctor does not say this yet
-OPEN = (
     told("right: with a second network", with_a_second_network),
 )  # fmt: skip
