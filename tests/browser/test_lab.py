@@ -171,9 +171,9 @@ def accumulate(model, optimizer, loss_fn, batches, accumulation_steps):
             optimizer.step()
             {end}"""
 LOOPS = {  # what the learner writes: what the page must say
-    "cleared inside the window": dict(clear="optimizer.zero_grad(); ", divide=" / accumulation_steps", end="pass"),
+    "clears inside the window": dict(clear="optimizer.zero_grad(); ", divide=" / accumulation_steps", end="pass"),
     "4 times too long": dict(clear="", divide="", end="optimizer.zero_grad()"),
-    "earlier window": dict(clear="", divide=" / accumulation_steps", end="pass"),
+    "of earlier updates": dict(clear="", divide=" / accumulation_steps", end="pass"),
     "passed": dict(clear="", divide=" / accumulation_steps", end="optimizer.zero_grad()"),
 }
 
@@ -192,5 +192,58 @@ def test_accumulate_names_three_wrong_loops_and_passes_the_right_one(open_notebo
         notebook.shoot(f"loop-{words.replace(' ', '-')}", "check-loop")
     notebook.theme(DARK)
     notebook.shoot("stack-dark", "stack-panel")
+    notebook.theme(LIGHT)
+    assert notebook.errors() == []
+
+
+GATED = """# exercise: 03.7
+@diagnosis(fault={fault!r}, proof={proof})
+def inside_wrapper(model, optimizer, loss_fn, batches, accumulation_steps):
+    for i, (inputs, targets) in enumerate(batches, 1):
+        full = i % accumulation_steps == 0
+        if full and {early}:
+            optimizer.zero_grad()
+        (loss_fn(model(inputs), targets) / accumulation_steps).backward()
+        if full:
+            optimizer.step()
+            if not {early}:
+                optimizer.zero_grad()"""
+RIGHT = dict(fault="cleared on the wrong side", proof="[0, 0, 0, 1 / 4]")
+
+
+def test_fix_the_loop_grades_the_name_then_the_proof_then_the_loop_and_draws_it(open_notebook):
+    notebook = open_notebook("03_fix_the_loop.ipynb")
+    assert notebook.run_all() and notebook.errors() == []
+    assert notebook.pictures("see")
+    said = []
+    for answer in (
+        dict(RIGHT, fault="not divided", early=True),
+        dict(RIGHT, proof="[1 / 4] * 4", early=True),
+        dict(RIGHT, early=True),
+        dict(RIGHT, early=False),
+    ):
+        notebook.write("stub-inside-wrapper", GATED.format(**answer))
+        assert notebook.run("stub-inside-wrapper") and notebook.run("check-windows")
+        said.append(notebook.status("check-windows").lower())
+        notebook.shoot(f"gated-{len(said)}", "check-windows")
+    first = [text.split("03.8")[0] for text in said]
+    assert len(set(first)) == 4 and "passed" in first[3] and not any("passed" in text for text in first[:3]), first
+    assert notebook.pictures("check-windows")
+    notebook.theme(DARK)
+    notebook.shoot("gated-dark", "check-windows")
+    notebook.shoot("see-dark", "see")
+    notebook.theme(LIGHT)
+    assert notebook.errors() == []
+
+
+def test_when_the_average_lies_runs_and_draws_its_pictures(open_notebook):
+    notebook = open_notebook("04_when_the_average_lies.ipynb")
+    assert notebook.run_all() and notebook.errors() == []
+    for cell in ("clipping-picture", "check-noise", "rates-measure"):
+        assert notebook.pictures(cell), cell
+        notebook.shoot(cell, cell)
+    assert "not started" in notebook.status("check-tokens").lower()
+    notebook.theme(DARK)
+    notebook.shoot("rates-dark", "rates-measure")
     notebook.theme(LIGHT)
     assert notebook.errors() == []
