@@ -93,6 +93,8 @@ class Facts:
         for number, event in update.visits:
             if trains and not event.info["training"] and not event.info.get("counts"):
                 continue  # an evaluation in between
+            if getattr(self.known, "loose", False) and not event.info.get("counts"):
+                continue
             if event.info.get("counts") or (number not in reached and number not in once):
                 once.add(number)
                 yield number, event.info["epoch"]

@@ -75,6 +75,7 @@ class Watch:
         self.log.first_lr = [group.get("lr") for group in optimizer.param_groups]
         self.last = self.gradient()
         self.depth = self.quiet = 0
+        self.others = False  # another network was trained beside this one
         self.within: list = []  # steps that were made inside of another call
         self.in_scaler_step = self.in_scheduler = False
         self.thread = None
@@ -156,14 +157,15 @@ class Watch:
         self.depth -= 1
         if self.depth or self.quiet:
             return
-        found = self.rows.find((args, kwargs))
-        if found is None and not self._same_model(module):
-            return  # a part of the model, or another model, on something that is no data
         if torch.is_grad_enabled() and _has_graph(output):
             self._adopt(module)
         theirs = list(module.parameters())
         if theirs and module is not self.module and not any(id(p) in self.identity for p in theirs):
-            return  # another network on the same data
+            self.others |= any(p.requires_grad for p in theirs)
+            return  # another network, perhaps on the same data
+        found = self.rows.find((args, kwargs))
+        if found is None and not self._same_model(module):
+            return  # a part of the model on something that is no data
         self.catch_up()
         random = not torch.equal(self.last_rng, torch.get_rng_state())
         self.note(

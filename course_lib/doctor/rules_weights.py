@@ -44,7 +44,7 @@ def _of_update(facts: Facts, update):
     alive = [i for i, n in enumerate(span) if abs(weights.get(n, 0.0)) > ZERO]
     if not alive:
         return
-    c = [weights[span[i]] for i in alive]
+    c = [weights[span[i]] / span.count(span[i]) for i in alive]
     need = [needed[i] for i in alive]
     if min(abs(x) for x in need) < ZERO:
         return

@@ -98,6 +98,7 @@ class TapeKnown:
         self.micro = [
             MicroBatch(n, n, epoch, tuple(range(rows.sizes[n])), True) for n, (epoch, _) in enumerate(rows.batches)
         ]
+        self.loose = watch.others  # a forward may serve another network: one that no backward reaches is no finding
         self._gradients: dict = {}
         self._losses: dict = {}
         self._read(watch.log)
