@@ -107,6 +107,9 @@ class Replay:
             self.since = []
             return
         if not bool(change.any()):
+            if getattr(self.known, "loose", False):
+                self.since = []  # another network's backward: these forwards were for it
+                return
             self._count([n for numbers, _ in self.since for n in numbers], [1.0] * len(self.visits))
             self.since = []
             return
