@@ -12,7 +12,8 @@ from .case import Case
 
 MODULES = ("clears", "scales", "windows", "couples", "amp", "beside", "right", "styles", "pairs", "more", "ranks",
            "more_windows", "more_weights", "more_beside", "more_right", "more_right2",
-           "more_pairs", "slices", "wrapped", "scripts", "elsewhere", "more_ranks")  # fmt: skip
+           "more_pairs", "slices", "wrapped", "scripts", "elsewhere", "more_ranks",
+           "taped")  # fmt: skip
 
 
 def cases() -> tuple:
