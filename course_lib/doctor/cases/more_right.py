@@ -319,41 +319,11 @@ def until_max_steps(model, optimizer, loss_fn, batches, accumulation_steps, max_
                 break
 
 
-def keeps_detached(model, optimizer, loss_fn, batches, accumulation_steps):
-    """Outputs and losses are kept, detached."""
-    outputs, losses = [], []
-    for window in windows(batches, accumulation_steps):
-        optimizer.zero_grad()
-        for x, y in window:
-            out = model(x)
-            loss = loss_fn(out, y)
-            (loss / len(window)).backward()
-            outputs.append(out.detach())
-            losses.append(loss.detach())
-        optimizer.step()
-    return torch.stack(losses)
-
-
-def logs_now_and_then(model, optimizer, loss_fn, batches, accumulation_steps, log):
-    """Logs the mean loss of every second update."""
-    shown = []
-    for step, window in enumerate(windows(batches, accumulation_steps), 1):
-        optimizer.zero_grad()
-        for x, y in window:
-            loss = loss_fn(model(x), y) / len(window)
-            loss.backward()
-            shown.append(loss.item())
-        optimizer.step()
-        if step % 2 == 0:
-            log(sum(shown) / 2)
-            shown = []
-
-
 LOOPS = (
     in_a_trainer, in_a_context, padded_windows, from_a_deque, loaded_by_a_thread, counts_first,
     gradient_of_a_share, divides_foreach, by_functional_grad, flat_buffer, moves_grad_to_main, two_halves_of_a_loss,
     row_by_row, big_batch, looks_at_gradients, skips_bad_norms, clears_twice, warm_up_by_hand, schedule_per_epoch,
-    own_average, saves_between_windows, all_epochs, until_max_steps, keeps_detached, logs_now_and_then,
+    own_average, saves_between_windows, all_epochs, until_max_steps,
 )  # fmt: skip
 
 CASES = tuple(told(f"right: {loop.__name__.replace('_', ' ')}", loop) for loop in LOOPS)

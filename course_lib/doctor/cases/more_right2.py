@@ -88,6 +88,36 @@ def scaler_and_schedule(
         log(total)
 
 
+def keeps_detached(model, optimizer, loss_fn, batches, accumulation_steps):
+    """Outputs and losses are kept, detached."""
+    outputs, losses = [], []
+    for window in windows(batches, accumulation_steps):
+        optimizer.zero_grad()
+        for x, y in window:
+            out = model(x)
+            loss = loss_fn(out, y)
+            (loss / len(window)).backward()
+            outputs.append(out.detach())
+            losses.append(loss.detach())
+        optimizer.step()
+    return torch.stack(losses)
+
+
+def logs_now_and_then(model, optimizer, loss_fn, batches, accumulation_steps, log):
+    """Logs the mean loss of every second update."""
+    shown = []
+    for step, window in enumerate(windows(batches, accumulation_steps), 1):
+        optimizer.zero_grad()
+        for x, y in window:
+            loss = loss_fn(model(x), y) / len(window)
+            loss.backward()
+            shown.append(loss.item())
+        optimizer.step()
+        if step % 2 == 0:
+            log(sum(shown) / 2)
+            shown = []
+
+
 class Twice(nn.Module):
     """One layer used twice."""
 
@@ -234,6 +264,8 @@ CASES = (
     told("right: carries over epochs", carries, options={"sizes": [4] * 10},
          check=called(step=5)),
     told("right: logs the closure", logs_the_closure),
+    told("right: keeps detached", keeps_detached),
+    told("right: logs now and then", logs_now_and_then),
     told("right: everything", scaler_and_schedule),
     told("right: casts inputs", casts_inputs),
     Case("right: a layer used twice", "a layer that is used twice", plain,
