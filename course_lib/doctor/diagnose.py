@@ -16,7 +16,7 @@ EXPLAINED = {
     "cleared too early": ("steps by hand",),
     "wrong window": ("update every micro-batch",),
     "no gradient": ("no backward", "cleared before the step"),
-    "not a weighted sum": ("weights moved in the window", "scaler updated in the window"),
+    "not a weighted sum": ("no gradient", "weights moved in the window", "scaler updated in the window"),
     "wrong weights": ("clipped before unscale", "scaler updated in the window", "running total"),
     "all scaled": ("clipped before unscale", "scaler updated in the window"),
     "not unscaled": ("scaler updated in the window",),

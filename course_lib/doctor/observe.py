@@ -148,7 +148,8 @@ class Watch:
         if self.depth == 1:
             self.last_rng = torch.get_rng_state()
             if not self.quiet:
-                self._check_weights()  # before the forward: a graph must not see the weights move
+                # before the forward: a graph must not see the weights move
+                self._check_weights(inside=module.training and torch.is_grad_enabled())
 
     def _forward_ends(self, module, args, *rest):
         kwargs, output = rest if len(rest) == 2 else ({}, rest[0])  # torch leaves kwargs out where forward raised
@@ -199,7 +200,7 @@ class Watch:
         self.identity = {id(p): i for i, p in enumerate(parameters)}
         self.last = self.gradient()
 
-    def _check_weights(self) -> None:
+    def _check_weights(self, inside: bool = False) -> None:
         """Did somebody other than the optimizer move the weights?"""
         if not self.hold:
             return
@@ -209,7 +210,7 @@ class Watch:
                 self._restore()
                 return
             if not torch.equal(parameter.detach(), base):
-                self.note("moved", name=name)
+                self.note("moved", name=name, inside=inside)
                 self._restore()
                 return
 
@@ -225,6 +226,9 @@ class Watch:
         """Runs before the loop's own hooks: put ours behind them, so that it sees what they leave in .grad."""
         if not self._mine():
             return None
+        self.step_depth += 1
+        if self.step_depth > 1:
+            return None  # an optimizer that holds another one: one update
         handle = getattr(optimizer, "_doctor_hook", None)
         if handle is not None:
             handle.remove()
@@ -314,6 +318,9 @@ class Watch:
     def _any_step_ends(self, optimizer, args, kwargs):
         if not self._mine():
             return
+        self.step_depth = max(0, self.step_depth - 1)
+        if self.step_depth:
+            return
         handle = getattr(optimizer, "_doctor_hook", None)
         if handle is not None:
             handle.remove()
@@ -328,7 +335,7 @@ class Watch:
         """Watch what the calling thread does."""
         self.thread = threading.get_ident()
         self.last = self.gradient()
-        self.depth = self.quiet = 0
+        self.depth = self.quiet = self.step_depth = 0
         with undoing() as later:
             for hook in (
                 register_module_forward_pre_hook(self._forward_begins),

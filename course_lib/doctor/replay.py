@@ -110,7 +110,9 @@ class Replay:
             if getattr(self.known, "loose", False):
                 self.since = []  # another network's backward: these forwards were for it
                 return
-            self._count([n for numbers, _ in self.since for n in numbers], [1.0] * len(self.visits))
+            seen = {n for u in [*self.updates, update] for n, event in u.visits if event.info.get("counts")}
+            new = [n for numbers, _ in self.since for n in numbers if n not in seen]  # a dummy batch comes again
+            self._count(new, [1.0] * len(new))
             self.since = []
             return
         groups = [numbers for numbers, _ in self.since] or [tuple(update.own)]
@@ -246,7 +248,8 @@ class Replay:
     # -- counts ----------------------------------------------------------------------------------------------------
 
     def _moved(self, event):
-        self.current.moved = True
+        # between two windows the weights are the loop's own; between two micro-batches of one they are not
+        self.current.moved |= event.info["inside"] and self.current.backwards > 0
 
     def _scale(self, event):
         self.current.scale = event.info["scale"]

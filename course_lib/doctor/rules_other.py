@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import torch
 
 from .facts import Facts, numbers
@@ -22,7 +24,7 @@ def counts(facts: Facts):
         for event in log.of(kind):
             by_owner[event.info.get("scheduler")] = by_owner.get(event.info.get("scheduler"), 0) + 1
         count = max(by_owner.values(), default=0)
-        if updates and count > updates and visits > updates and facts.k > 1:
+        if updates and count >= 1.5 * updates and visits > updates and facts.k > 1:
             yield name, f"{what} {count} times for {updates} updates ({visits} micro-batches): {count / updates:.3g} times each."
 
 
@@ -35,7 +37,9 @@ def learning_rate(facts: Facts):
         return  # an optimizer of the loop's own
     first = [update for update in facts.updates if update.epoch == 0]  # a second call may start from what the first left
     factors = [now / was for update in first for now, was in zip(update.lr, start) if was]
-    if factors and all(abs(f - factors[0]) < 1e-9 * abs(factors[0]) for f in factors) and abs(factors[0] - 1) > 1e-9:
+    k = facts.k
+    telling = k > 1 and factors and any(abs(factors[0] / fit - 1) < 1e-6 for fit in (k, 1 / k, k**0.5, k**-0.5))
+    if telling and all(abs(f - factors[0]) < 1e-9 * abs(factors[0]) for f in factors):
         yield "learning rate changed", (
             f"The loop multiplies the learning rate by {factors[0]:.4g}. With Adam, clipping or momentum that is not the same as "
             "dividing the loss."
@@ -44,17 +48,19 @@ def learning_rate(facts: Facts):
 
 def scaler(facts: Facts):
     """The order scale, backward, unscale, step, update."""
-    steps = unscales = 0
+    steps, unscales = 0, {}
     backward = False
     for event in facts.log.events:
         if event.kind == "backward":
             backward = True
         elif event.kind == "unscale":
-            unscales += 1
-            if unscales == 2 and not event.info.get("inside"):
+            mine = event.info.get("optimizer")
+            unscales[mine] = unscales.get(mine, 0) + 1
+            if unscales[mine] == 2 and not event.info.get("inside"):
                 yield "unscaled twice", "unscale_() was called a second time before the update it belongs to."
         elif event.kind == "scaler step":
-            steps, unscales = steps + 1, 0
+            steps += 1
+            unscales.pop(event.info.get("optimizer"), None)
         elif event.kind == "scaler update":
             if not steps and backward:
                 yield "scaler updated in the window", (
@@ -62,7 +68,7 @@ def scaler(facts: Facts):
                     "added to gradients of another scale."
                 )
                 return
-            steps, unscales, backward = 0, 0, False
+            steps, unscales, backward = 0, {}, False
 
 
 def none_gradients(facts: Facts):
@@ -234,15 +240,28 @@ def logged(facts: Facts):
         elif any(_all(values, [x / d for x, d in zip(last, ds)]) for ds in divisors):
             yield "logged loss divided", _log_words(values, last, f"1/{facts.k} of it")
             yield "logged loss of the last micro-batch", _log_words(values, right, "a part of the last micro-batch's")
-        elif asked and not any(event.info["rng"] is not None for event in facts.log.of("forward")):
-            off = next(i for i, (a, b) in enumerate(zip(values, right)) if not _all([a], [b]))
-            many = _all(values, [r * len(s) for r, s in zip(right, spans)])
-            words = "the sum of its losses" if many else f"not that of update {off + 1}"
-            yield "wrong logged loss", _log_words(values[off:], right[off:], words)
+        elif asked:
+            yield from _other_logs(known, values, right, spans)
     elif len(values) == len(light):
         right = [known.loss(n) for n in light]
         if _all(values, [r / facts.k for r in right]):
             yield "logged loss divided", _log_words(values, right, f"1/{facts.k} of it")
+
+
+def _other_logs(known, values, right, spans):
+    """Only what is recognised is called wrong: a log may hold a smoothed loss, or no loss at all."""
+    sums = [sum(known.loss(n) for n in s) for s in spans]
+    likely = {
+        "the sum of its losses": sums,
+        "the plain mean of its micro-batches' means": [total / len(s) for total, s in zip(sums, spans)],
+        "a total that is never set back": list(accumulate(right)),
+        "a sum that is never set back": list(accumulate(sums)),
+    }
+    for words, made in likely.items():
+        if _all(values, made):
+            off = next(i for i, (a, b) in enumerate(zip(values, right)) if not _all([a], [b]))
+            yield "wrong logged loss", _log_words(values[off:], right[off:], words)
+            return
 
 
 def _all(values, right) -> bool:

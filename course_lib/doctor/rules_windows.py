@@ -190,8 +190,10 @@ def skipped(facts: Facts):
     rows_seen = sum(len(set(one.visited)) for one in facts.passes)
     missing = [one for one in facts.passes if one.visited and one.order[-1] not in one.visited]
     asked = facts.asked_epochs
-    if asked and len(facts.passes) + (0 if not missing else 0) < asked:
-        done = rows_seen / max(1, len(facts.passes[0].order))
+    done = rows_seen / max(1, len(facts.passes[0].order))
+    if asked and done >= asked:
+        return
+    if asked and len(facts.passes) < asked:
         yield "stops early", f"{asked} epochs were asked for; the loop saw {done:.2f} epochs of data."
     elif missing and facts.policy is None:
         one = missing[-1]

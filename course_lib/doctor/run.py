@@ -66,6 +66,12 @@ class Parts:
         return -(-len(self.batches) // self.accumulation_steps) * self.epochs
 
 
+ALIASES = {
+    "net": "model", "network": "model", "opt": "optimizer", "optim": "optimizer", "criterion": "loss_fn", "loss_func": "loss_fn",
+    "loss_function": "loss_fn", "loader": "batches", "train_loader": "batches", "dataloader": "batches", "data_loader": "batches",
+    "train_dataloader": "batches", "data": "batches", "grad_accum_steps": "accumulation_steps", "accum_steps": "accumulation_steps",
+    "gradient_accumulation_steps": "accumulation_steps", "lr_scheduler": "scheduler", "grad_scaler": "scaler",
+}  # fmt: skip
 EXTRAS = ("scheduler", "scaler", "ema", "log", "max_norm", "epochs", "max_steps")
 
 
@@ -76,10 +82,12 @@ def call(loop, parts: Parts):
     except (TypeError, ValueError):
         return loop(*(getattr(parts, name) for name in MAIN))
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    extra = {p.name: getattr(parts, p.name) for p in named if p.name in EXTRAS and (p.default is p.empty or p.name == "log")}
-    required = [p for p in named if p.default is p.empty and p.name not in EXTRAS]
-    if required and all(p.name in MAIN for p in required):
-        by_name = {p.name: getattr(parts, p.name) for p in named if p.name in MAIN}
+    means = {p.name: ALIASES.get(p.name, p.name) for p in named}
+    filled = [p for p in named if means[p.name] in EXTRAS and (p.default is p.empty or p.name == "log")]
+    extra = {p.name: getattr(parts, means[p.name]) for p in filled}
+    required = [p for p in named if p.default is p.empty and p not in filled]
+    if required and all(means[p.name] in MAIN for p in required):
+        by_name = {p.name: getattr(parts, means[p.name]) for p in named if means[p.name] in MAIN}
         if any(p.kind == p.VAR_POSITIONAL for p in parameters):
             return loop(*(getattr(parts, name) for name in MAIN), **extra)
         return loop(**by_name, **extra)
@@ -94,7 +102,8 @@ def call(loop, parts: Parts):
 def asks_for(loop, name: str) -> bool:
     """Does the loop have a parameter of this name?"""
     try:
-        return name in inspect.signature(loop).parameters
+        parameter = inspect.signature(loop).parameters.get(name)
+        return parameter is not None and parameter.default is parameter.empty
     except (TypeError, ValueError):
         return False
 

@@ -150,7 +150,7 @@ def _scale(watch, original, args, kwargs):
 
 @_wrapped
 def _unscale(watch, original, args, kwargs):
-    with watch.around("unscale", scale=_scale_of(args[0]), inside=watch.in_scaler_step):
+    with watch.around("unscale", scale=_scale_of(args[0]), inside=watch.in_scaler_step, optimizer=_second(args, kwargs)):
         return original(*args, **kwargs)
 
 
@@ -163,7 +163,7 @@ def _scaler_step(watch, original, args, kwargs):
     finally:
         watch.in_scaler_step = False
     watch.catch_up()
-    watch.note("scaler step", stepped=len(watch.log.of("step")) > steps)
+    watch.note("scaler step", stepped=len(watch.log.of("step")) > steps, optimizer=_second(args, kwargs))
     return result
 
 
@@ -190,6 +190,10 @@ def _scheduler(watch, original, args, kwargs):
     if born and not depth:
         watch.note("scheduler", scheduler=id(args[0]), lr=[group.get("lr") for group in args[0].optimizer.param_groups])
     return result
+
+
+def _second(args, kwargs):
+    return id(args[1] if len(args) > 1 else kwargs.get("optimizer"))
 
 
 def _scale_of(scaler):
