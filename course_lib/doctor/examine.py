@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import time
 from dataclasses import replace
@@ -18,7 +17,7 @@ from .facts import Facts
 from .known import Known
 from .names import cure_of, kind_of
 from .poison import poisoned
-from .problems import Owned, Problem, regression, sgd
+from .problems import Owned, Problem, copied, regression, sgd
 from .report import Diagnosis, Report, Window
 from .replay import ZERO, Replay
 from .run import asks_for, globals_of, safely, watched
@@ -91,7 +90,7 @@ def examine(
 
 
 def _examine(loop, problem, adapter=None, epochs=2, owned=None, clean_up=None) -> Report:
-    model = copy.deepcopy(problem.model())
+    model = copied(problem.model())
     if not [p for p in model.parameters() if p.requires_grad]:
         words = "This model has no parameter that requires a gradient: no loop can train it."
         return _only(Fault("no trainable parameters", words), problem.accumulation_steps, time.perf_counter())
@@ -124,11 +123,14 @@ def _on_tape(loop, accumulation_steps, clean_up):
 
 def facts_of(loop, problem: Problem, adapter=None, epochs: int = 2, run=None, clean_up=None) -> Facts:
     """One watched run, replayed and put into windows."""
+    before = copied(problem.model()) if problem.owned else None
     log, rows, _ = watched(problem, loop, adapter, epochs, run=run, clean_up=clean_up)
-    model = copy.deepcopy(problem.model())
+    model = copied(before if before is not None else problem.model())
     forwards = log.of("forward")
     if forwards:
-        model.train(forwards[0].info["training"])
+        modes = forwards[0].info["modes"] or {}
+        for name, part in model.named_modules():
+            part.training = modes.get(name, forwards[0].info["training"])
     known = Known(problem, model, rows, log)
     asked = epochs if asks_for(loop, "epochs") or asks_for(loop, "max_steps") else None
     return Facts(log, known, Replay(log, known), problem.accumulation_steps, asked)
@@ -201,12 +203,17 @@ def _problem(k, sizes, model, loss_fn, batches, optimizer) -> Problem:
     make = model if not isinstance(model, torch.nn.Module) and callable(model) else None
     if make is None and not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a module or a function that makes one, not {type(model).__name__}.")
-    held = copy.deepcopy(make() if make else model)
+    if optimizer is not None and not callable(optimizer):
+        raise TypeError("optimizer must be a function that makes one: `optimizer=lambda p: torch.optim.AdamW(p, lr=1e-3)`.")
+    try:
+        held = copied(make() if make else model)
+    except Exception as error:
+        raise TypeError(f"This model cannot be copied ({error}): give a function that makes it, model=make_model.") from None
     data = list(batches)
     if not data:
         raise ValueError("batches is empty: the doctor needs at least one batch.")
     return Problem(
-        model=lambda: copy.deepcopy(held),
+        model=lambda: copied(held),
         batches=lambda epoch: data,
         loss_fn=loss_fn,
         accumulation_steps=k,
@@ -223,6 +230,7 @@ def _problem_of_owned(owned: Owned, k: int) -> Problem:
         accumulation_steps=k,
         optimizer=lambda parameters: owned.optimizer,
         words=f"its own {type(owned.model).__name__}",
+        owned=True,
     )
 
 

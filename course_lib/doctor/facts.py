@@ -56,7 +56,12 @@ class Facts:
         """Split the forwards into passes over the data, and give each update its span of the loader's order."""
         stream = []  # (pass, micro-batch, update) of each forward that counts
         for update in [*self.updates, self.rest]:
-            for number, epoch in self._counting(update):
+            before = None
+            for number, epoch, part in self._counting(update):
+                if before is not None and before[0] == number and before[1] != part:
+                    before = number, part
+                    continue  # the other half of a pair goes through the model, too
+                before = number, part
                 order = self.orders[self.known.micro[number].epoch]
                 now = self.passes[-1] if self.passes else None
                 again = now is not None and number in now.visited and number != now.visited[-1]
@@ -97,7 +102,7 @@ class Facts:
                 continue
             if event.info.get("counts") or (number not in reached and number not in once):
                 once.add(number)
-                yield number, event.info["epoch"]
+                yield number, event.info["epoch"], event.info.get("part", 0)
 
     def _chunks_of_passes(self) -> list:
         return [chunk for one in self.passes for chunk in _chunks(one.order, self.k)]

@@ -164,7 +164,7 @@ class Watch:
         if theirs and module is not self.module and not any(id(p) in self.identity for p in theirs):
             self.others |= any(p.requires_grad for p in theirs)
             return  # another network, perhaps on the same data
-        found = self.rows.find((args, kwargs))
+        found = self.rows.find((args, kwargs), module.training and torch.is_grad_enabled())
         if found is None and not self._same_model(module):
             return  # a part of the model on something that is no data
         self.catch_up()
@@ -172,11 +172,13 @@ class Watch:
         self.note(
             "forward",
             rows=found,
+            part=self.rows.part,
             training=module.training,
             grad=torch.is_grad_enabled() and _has_graph(output),
             autocast=torch.is_autocast_enabled("cpu"),
             rng=self.last_rng if random else None,
             graphs=graph_sizes(),
+            modes=None if self.log.of("forward") else {name: part.training for name, part in module.named_modules()},
         )
 
     def _same_model(self, module) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 
 import torch
 from torch import nn
@@ -35,13 +36,14 @@ class Problem:
     loss_of: Callable | None = None
     window_loss: Callable | None = None
     words: str = "a small tanh network in float64"
+    owned: bool = field(default=False)  # the model is the loop's own, not a fresh one at each call
     plain: bool = field(default=False)  # made here, so that the doctor may make variants of it
 
     def micro_loss(self, model: nn.Module, batch) -> torch.Tensor:
         """The mean loss of one micro-batch, with its graph."""
         if self.loss_of is not None:
             return self.loss_of(model, batch)
-        inputs, targets = batch
+        inputs, targets = batch[:2]
         return self.loss_fn(model(inputs), targets)
 
     def loss_of_window(self, model: nn.Module, batches: list) -> torch.Tensor:
@@ -62,13 +64,28 @@ class Owned:
     run: Callable
 
 
+def copied(model: nn.Module) -> nn.Module:
+    """A copy of a model, also of one that keeps activations of its last call (those are copied without their graphs)."""
+    memo: dict = {}
+    for module in model.modules():
+        for value in vars(module).values():
+            for tensor in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
+                    memo[id(tensor)] = tensor.detach().clone()
+    return copy.deepcopy(model, memo)
+
+
 def joined(batches: list):
     """Batches as one: tensors are joined along their first dimension, in tuples, lists and dicts too."""
     first = batches[0]
     if isinstance(first, torch.Tensor):
         return torch.cat(list(batches))
-    if isinstance(first, dict):
-        return type(first)((key, joined([batch[key] for batch in batches])) for key in first)
+    if isinstance(first, Mapping):
+        return type(first)({key: joined([batch[key] for batch in batches]) for key in first})
+    if is_dataclass(first):
+        return replace(first, **{f.name: joined([getattr(batch, f.name) for batch in batches]) for f in fields(first)})
+    if type(first).__module__ == "numpy":
+        return type(first)(0) if first.shape == () else __import__("numpy").concatenate(batches)
     if isinstance(first, (tuple, list)):
         parts = [joined(list(part)) for part in zip(*batches)]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)

@@ -2,39 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+
 import torch
 
 WIDTH = 64  # values of a row that are compared
+PREFIX = 8  # values by which a trimmed row of tokens is known
+DEEP = 4  # how far tensors are looked for inside of lists and dicts
 
 
 class Rows:
     """The rows of all batches of a run. `find` tells which of them a call of the model was given."""
 
     def __init__(self):
-        self.known: dict = {}
+        self.known: dict = {}  # a row's content -> [(batch, row), ...]
+        self.whole: dict = {}  # a whole tensor's content -> [batch, ...]
         self.batches: list = []  # (epoch, batch), in the order of the loader
         self.sizes: list = []  # rows of each
-        self.last = -1  # the batch of the call before
+        self.parts: dict = {}  # a row's content -> which tensor of its batch it is in
+        self.part = 0  # ... of the latest call
+        self.last = -1  # the batch of the training forward before
 
-    def add(self, epoch: int, batches: list) -> None:
-        """Learn the batches of one epoch."""
+    def add(self, epoch: int, batches: list, inputs=None) -> None:
+        """Learn the batches of one epoch. `inputs(batch)`: the tensors that the model itself is given for it."""
         for batch in batches:
-            number, tensor = len(self.batches), first_tensor(batch)
+            number, size = len(self.batches), rows_in(batch)
             self.batches.append((epoch, batch))
-            self.sizes.append(rows_in(batch))
-            if tensor is None or tensor.dim() == 0:
-                continue
-            for row, key in enumerate(_keys(tensor)):
-                self.known.setdefault(key, []).append((number, row))
+            self.sizes.append(size)
+            given = inputs(batch) if inputs is not None else []
+            for part, tensor in enumerate([*given, *tensors_in(batch)]):
+                if tensor.dim() and tensor.shape[0] == size:
+                    self._learn(tensor, number, part)
 
-    def find(self, args) -> tuple | None:
-        """((batch, row), ...) for a call of the model, or None where its first tensor holds no known row."""
-        tensor = first_tensor(args)
-        if tensor is None or tensor.dim() == 0 or not self.known:
-            return None
+    def _learn(self, tensor, number: int, part: int) -> None:
+        keys = _keys(tensor)
+        if len(set(keys)) < min(2, len(keys)) or _tells_little(tensor):
+            return  # labels and masks: many rows are equal
+        self.whole.setdefault(tuple(keys), []).append(number)
+        for key in keys:
+            self.parts.setdefault(key, part)
+        for row, key in enumerate(keys):
+            for name in (key, key[:PREFIX]):
+                places = self.known.setdefault(name, [])
+                if (number, row) not in places:
+                    places.append((number, row))
+
+    def find(self, args, training: bool = True) -> tuple | None:
+        """((batch, row), ...) for a call of the model, or None where none of its tensors holds known rows."""
+        try:
+            for tensor in tensors_in(args):
+                found = self._find(tensor) if tensor.dim() and self.known else None
+                if found is not None:
+                    self.part = self.parts.get(_keys(tensor)[0], 0)
+                    if training:
+                        self.last = found[0][0]
+                    return found
+        except Exception:
+            pass  # a tensor that cannot be looked into, such as one inside of vmap
+        return None
+
+    def _find(self, tensor) -> tuple | None:
+        keys = _keys(tensor)
+        numbers = self.whole.get(tuple(keys))
+        if numbers:
+            number = next((n for n in numbers if n > self.last), numbers[0])
+            return tuple((number, row) for row in range(len(keys)))
         found, taken, here = [], set(), None
-        for key in _keys(tensor):
-            places = [place for place in self.known.get(key, ()) if place not in taken]
+        for key in keys:
+            places = self.known.get(key) or (self.known.get(key[:PREFIX]) if len(key) >= PREFIX else None) or ()
+            places = [place for place in places if place not in taken]
             if places:
                 # equal rows in several batches: stay in this batch, else go on to the next one
                 place = next((p for p in places if p[0] == here), None) or next(
@@ -43,10 +80,7 @@ class Rows:
                 found.append(place)
                 taken.add(place)
                 here = place[0]
-        if not found or len(found) * 2 < tensor.shape[0]:
-            return None
-        self.last = here
-        return tuple(found)
+        return tuple(found) if found and len(found) * 2 >= tensor.shape[0] else None
 
 
 def rows_in(batch) -> int:
@@ -55,27 +89,47 @@ def rows_in(batch) -> int:
     return 1 if tensor is None or tensor.dim() == 0 else int(tensor.shape[0])
 
 
-def first_tensor(thing, depth: int = 0):
+def first_tensor(thing):
     """The first tensor in a batch or in the arguments of a call."""
+    return next(tensors_in(thing), None)
+
+
+def tensors_in(thing, depth: int = 0):
+    """All tensors in a batch or in the arguments of a call: in lists, dicts, dataclasses and arrays too."""
     if isinstance(thing, torch.Tensor):
-        return thing
-    if depth > 4:
-        return None
-    if isinstance(thing, dict):
-        thing = list(thing.values())
-    if isinstance(thing, (list, tuple)):
+        yield thing
+    elif depth > DEEP or isinstance(thing, (str, bytes, torch.nn.Module)):
+        return
+    elif type(thing).__module__ == "numpy" and hasattr(thing, "__array_interface__"):
+        try:
+            yield torch.as_tensor(thing)
+        except TypeError:
+            return
+    elif isinstance(thing, Mapping):
+        for item in thing.values():
+            yield from tensors_in(item, depth + 1)
+    elif isinstance(thing, (list, tuple)):
         for item in thing:
-            found = first_tensor(item, depth + 1)
-            if found is not None:
-                return found
-    return None
+            yield from tensors_in(item, depth + 1)
+    elif is_dataclass(thing) and not isinstance(thing, type):
+        for each in fields(thing):
+            yield from tensors_in(getattr(thing, each.name), depth + 1)
+
+
+def _tells_little(tensor) -> bool:
+    """One number per row: a label is no name for a row, unless all of them are real numbers."""
+    return tensor[0].numel() == 1 and not tensor.dtype.is_floating_point
 
 
 def _keys(tensor) -> list:
+    if tensor.shape[0] == 0 or tensor.numel() == 0:
+        return []
     flat = tensor.detach().reshape(tensor.shape[0], -1)[:, :WIDTH]
+    if flat.layout != torch.strided:
+        flat = flat.to_dense()
     if flat.is_complex():
         flat = torch.view_as_real(flat).flatten(1)
     if flat.dtype.is_floating_point:
         # a loop may cast its inputs: compare what single precision keeps
         return [tuple(f"{value:.4g}" for value in row) for row in flat.to(torch.float32).tolist()]
-    return [tuple(row) for row in flat.tolist()]
+    return [tuple(f"{value:.4g}" for value in row) for row in flat.to(torch.float64).tolist()]

@@ -241,14 +241,19 @@ def logged(facts: Facts):
             yield "logged loss divided", _log_words(values, last, f"1/{facts.k} of it")
             yield "logged loss of the last micro-batch", _log_words(values, right, "a part of the last micro-batch's")
         elif asked:
-            yield from _other_logs(known, values, right, spans)
+            yield from _other_logs(known, values, right, spans, [u.epoch for u in facts.updates if facts.span(u)])
     elif len(values) == len(light):
         right = [known.loss(n) for n in light]
         if _all(values, [r / facts.k for r in right]):
             yield "logged loss divided", _log_words(values, right, f"1/{facts.k} of it")
 
 
-def _other_logs(known, values, right, spans):
+def _running(values, epochs) -> list:
+    """Running totals that start afresh in each epoch."""
+    return [sum(v for v, e in zip(values[: i + 1], epochs) if e == epochs[i]) for i in range(len(values))]
+
+
+def _other_logs(known, values, right, spans, epochs):
     """Only what is recognised is called wrong: a log may hold a smoothed loss, or no loss at all."""
     sums = [sum(known.loss(n) for n in s) for s in spans]
     likely = {
@@ -256,6 +261,8 @@ def _other_logs(known, values, right, spans):
         "the plain mean of its micro-batches' means": [total / len(s) for total, s in zip(sums, spans)],
         "a total that is never set back": list(accumulate(right)),
         "a sum that is never set back": list(accumulate(sums)),
+        "a total that is set back once per epoch": _running(right, epochs),
+        "a sum that is set back once per epoch": _running(sums, epochs),
     }
     for words, made in likely.items():
         if _all(values, made):

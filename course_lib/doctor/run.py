@@ -16,7 +16,8 @@ from course_lib.sandbox.job import Job, no_questions
 from course_lib.sandbox.protect import World, thread_modes
 
 from .observe import Watch
-from .rows import Rows
+from .problems import copied
+from .rows import Rows, tensors_in
 
 MAIN = ("model", "optimizer", "loss_fn", "batches", "accumulation_steps")
 SCALE = 65536.0  # GradScaler's usual first scale
@@ -126,6 +127,7 @@ def watched(problem, loop, adapter=None, epochs: int = 2, hold: bool = True, cha
     model = problem.model()
     optimizer = problem.optimizer([p for p in model.parameters() if p.requires_grad])
     rows = Rows()
+    probe = copied(model)
     inner = asks_for(loop, "epochs") or asks_for(loop, "max_steps")
     watch = Watch(model, optimizer, rows, hold=hold, user_globals=globals_of(loop))
     if clean_up is not None:
@@ -135,7 +137,7 @@ def watched(problem, loop, adapter=None, epochs: int = 2, hold: bool = True, cha
         batches = list(problem.batches(epoch))
         if change is not None:
             batches = change(epoch, batches)
-        rows.add(epoch, batches)
+        rows.add(epoch, batches, lambda batch: inputs_of(problem, probe, batch))
         parts.batches = list(batches)
         watch.note("epoch", number=epoch)
         _doctor_stops_here = True  # the search for graphs in the loop's variables ends at this frame
@@ -163,6 +165,24 @@ def watched(problem, loop, adapter=None, epochs: int = 2, hold: bool = True, cha
             break
         watch.log.returned.append(returned)
     return watch.log, rows, model
+
+
+def inputs_of(problem, model, batch) -> list:
+    """The tensors that the model is given for a batch: the problem's own loss may shift or scale them first."""
+    if problem.loss_of is None:
+        return []
+    seen: list = []
+    hook = model.register_forward_pre_hook(lambda _, args, kwargs: seen.extend(tensors_in((args, kwargs))), with_kwargs=True)
+    state = torch.get_rng_state()
+    try:
+        with torch.no_grad():
+            problem.micro_loss(model, batch)
+    except Exception:
+        return []
+    finally:
+        hook.remove()
+        torch.set_rng_state(state)
+    return seen
 
 
 def _name(loop) -> str:

@@ -39,13 +39,13 @@ class SeenRows(Rows):
         super().__init__()
         self.iterator = 0  # which pass of a DataLoader the latest batch came from
 
-    def find(self, args):
+    def find(self, args, training: bool = True):
         """The rows of this call, numbered on first sight; the same tensor again is the same micro-batch."""
         tensor = first_tensor(args)
         if tensor is None or tensor.dim() == 0:
             return None
         if not self.iterator:
-            found = super().find(args)
+            found = super().find(args, training)
             if found is not None and len({batch for batch, _ in found}) == 1:
                 return found
         number = len(self.batches)
