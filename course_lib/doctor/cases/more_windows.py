@@ -199,7 +199,7 @@ def skips_large_losses(model, optimizer, loss_fn, batches, accumulation_steps):
     for window in windows(batches, accumulation_steps):
         optimizer.zero_grad()
         losses = [loss_fn(model(x), y) for x, y in window]
-        limit = sorted(float(loss) for loss in losses)[len(losses) // 2]
+        limit = sorted(loss.item() for loss in losses)[len(losses) // 2]
         for loss in losses:
             if loss.item() <= limit:
                 (loss / len(window)).backward()
