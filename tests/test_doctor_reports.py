@@ -39,6 +39,6 @@ def test_nearly_every_fault_of_the_table_is_shown_by_a_case():
     shown = {name for case in CASES for name in case.names}
     elsewhere = {  # tests/test_doctor.py
         "generator", "time limit", "model changed", "wrong signature", "runs in another thread", "not finite",
-        "no trainable parameters", "nothing went forward", "no backward",
+        "no trainable parameters", "nothing went forward", "no backward", "could not be examined",
     }  # fmt: skip
     assert set(TABLE) - shown - elsewhere == set()

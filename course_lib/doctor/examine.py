@@ -161,7 +161,17 @@ def report_of(facts: Facts, found, words: str) -> Report:
     counts = {name: len(facts.log.of(kind)) for kind, name in COUNTED.items()}
     counts["step"] = len(facts.updates)
     counts["samples"] = sum(len(event.info["rows"] or ()) for event in facts.log.of("forward"))
-    return Report(tuple(found), tuple(windows), counts, facts.memory, (), facts.k, words)
+    return Report(tuple(found), tuple(windows), counts, facts.memory, _notes(facts), facts.k, words)
+
+
+def _notes(facts: Facts) -> tuple:
+    notes = []
+    common = max((update.common for update in facts.updates), default=0.0)
+    if common:
+        notes.append(f"A part ({common:.0%}) of each gradient is the same in all micro-batches (a penalty?); it is left out here.")
+    if any(c.kind == "other" and c.at == u.backwards for u in facts.updates for c in u.changes):
+        notes.append("The loop rewrites .grad when a window is full; what stood there before is judged.")
+    return tuple(notes)
 
 
 def _only(fault: Fault, k: int, start: float, printed: str = "") -> Report:

@@ -179,7 +179,10 @@ class Facts:
         right = self.known.window_gradient(span) if span else None
         if right is None or update.gradient is None or not update.finite:
             return False
-        return relative(update.gradient - right, right) < max(1e-6, self.known.tolerance / 5)
+        rest = update.gradient - right
+        if update.mask is not None:
+            rest, right = rest[update.mask], right[update.mask]
+        return relative(rest, right) < max(1e-6, self.known.tolerance / 5)
 
     def dull(self, update: Update) -> bool:
         """Nothing to say about this update's weights."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -9,20 +10,20 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .problems import Problem
+from .problems import Problem, joined
 
 RANDOM_LAYERS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Rows of one loader batch that a loop sends through the model in one go."""
+    """Rows that a loop sends through the model in one go: a loader batch, a part of one, or parts of several."""
 
     number: int
-    batch: int  # which batch of the loader, counted over all epochs
+    batch: int  # which batch of the loader, counted over all epochs (the first, of several)
     epoch: int
-    rows: tuple  # which rows of it
-    whole: bool  # all of them
+    rows: tuple  # (batch, row) of each
+    whole: bool  # all rows of one loader batch
 
 
 class Known:
@@ -36,7 +37,7 @@ class Known:
         self.model = model
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.micro = _split(rows, log)
-        self.of_row = {(m.batch, row): m.number for m in self.micro for row in m.rows}
+        self.of_row = {place: m.number for m in self.micro for place in m.rows}
         self._gradients: dict = {}
         self._windows: dict = {}
         self._losses: dict = {}
@@ -53,8 +54,13 @@ class Known:
     def data(self, number: int):
         """The rows themselves, as a batch."""
         micro = self.micro[number]
-        batch = self.rows.batches[micro.batch][1]
-        return batch if micro.whole else taken(batch, list(micro.rows), self.rows.sizes[micro.batch])
+        if micro.whole:
+            return self.rows.batches[micro.batch][1]
+        parts: dict = {}
+        for batch, row in micro.rows:
+            parts.setdefault(batch, []).append(row)
+        made = [taken(self.rows.batches[b][1], rows, self.rows.sizes[b]) for b, rows in parts.items()]
+        return made[0] if len(made) == 1 else joined(made)
 
     def gradient(self, number: int, visit=None) -> torch.Tensor:
         """The gradient of a micro-batch's mean loss, as one float64 vector. `visit`: replay its random numbers."""
@@ -74,15 +80,54 @@ class Known:
 
     def window_gradient(self, numbers: tuple) -> torch.Tensor | None:
         """The gradient that an update with these micro-batches should use; None where they cannot be joined."""
+        if self.random:
+            return None  # every forward draws other numbers: no large batch to compare with
         if numbers not in self._windows:
             batches = [self.data(number) for number in numbers]
             try:
                 with _without_randomness(self.model):
                     loss = lambda: self.problem.loss_of_window(self.model, batches)  # noqa: E731
-                    self._windows[numbers] = self._differentiate(loss, None)
+                    right = self._differentiate(loss, None)
+                self._windows[numbers] = right if len(batches) == 1 or self._joins(batches) else None
             except Exception:
                 self._windows[numbers] = None
         return self._windows[numbers]
+
+    @functools.cached_property
+    def random(self) -> bool:
+        """Does the model draw random numbers in other ways than by dropout layers?"""
+        if not self.micro or not any(event.info.get("rng") is not None for event in self.log.of("forward")):
+            return False
+        found = []
+        with _without_randomness(self.model):
+            for seed in (0, 1):
+                state = torch.get_rng_state()
+                torch.manual_seed(seed)
+                try:
+                    loss = lambda: self.problem.micro_loss(self.model, self.data(0))  # noqa: E731
+                    found.append(self._differentiate(loss, None))
+                finally:
+                    torch.set_rng_state(state)
+        return not torch.equal(*found)
+
+    def _joins(self, batches) -> bool:
+        """Is the large batch really these batches side by side? (Indices that point into a batch break it.)"""
+        problem = self.problem
+        if problem.loss_of is not None or problem.window_loss is not None:
+            return True
+        modes = [(part, part.training) for part in self.model.modules()]
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                large = self.model(joined(batches)[0])
+                small = [self.model(batch[0]) for batch in batches]
+            if not isinstance(large, torch.Tensor) or large.dim() == 0:
+                return True
+            beside = torch.cat(small)
+            return beside.shape == large.shape and bool(torch.allclose(beside, large, rtol=1e-2, atol=1e-3))
+        finally:
+            for part, training in modes:
+                part.training = training
 
     def _differentiate(self, loss, visit) -> torch.Tensor:
         autocast = visit is not None and visit.info.get("autocast")
@@ -188,11 +233,15 @@ def taken(batch, rows: list, size: int):
 
 
 def _split(rows, log) -> list:
-    """The loader's batches; those that the loop slices, slice by slice."""
+    """The loader's batches; those that the loop slices, slice by slice; rows that it mixes anew, forward by forward."""
+    calls = [event.info["rows"] for event in log.of("forward") if event.info["rows"] and event.info["training"]]
+    mixed = _mixed(rows, calls)
+    if mixed:
+        return mixed
     slices: dict = {}
-    for event in log.of("forward"):
+    for call in calls:
         by_batch: dict = {}
-        for batch, row in event.info["rows"] or ():
+        for batch, row in call:
             by_batch.setdefault(batch, set()).add(row)
         for batch, part in by_batch.items():
             if len(part) < rows.sizes[batch]:
@@ -207,7 +256,34 @@ def _split(rows, log) -> list:
         if left and parts:
             parts.append(tuple(sorted(left)))
         for part in parts or [everything]:
-            made.append(MicroBatch(len(made), number, epoch, part, part == everything))
+            places = tuple((number, row) for row in part)
+            made.append(MicroBatch(len(made), number, epoch, places, part == everything))
+    return made
+
+
+def _mixed(rows, calls) -> list:
+    """One micro-batch for each forward, where forwards take parts of several loader batches; else nothing."""
+    torn = False
+    for call in calls:
+        held: dict = {}
+        for batch, _ in call:
+            held[batch] = held.get(batch, 0) + 1
+        torn |= len(held) > 1 and any(count < rows.sizes[batch] for batch, count in held.items())
+    if not torn:
+        return []
+    made, seen = [], set()
+    for call in calls:
+        new = tuple(place for place in dict.fromkeys(call) if place not in seen)
+        if not new:
+            continue
+        if len(new) < len(set(call)):
+            return []  # overlapping forwards are no partition
+        seen.update(new)
+        made.append(MicroBatch(len(made), new[0][0], rows.batches[new[0][0]][0], new, False))
+    for number, (epoch, _) in enumerate(rows.batches):
+        left = tuple((number, row) for row in range(rows.sizes[number]) if (number, row) not in seen)
+        if left:
+            made.append(MicroBatch(len(made), number, epoch, left, False))
     return made
 
 

@@ -10,6 +10,7 @@ TABLE = {
     "raised": ("wrong", "Mend that line first; the findings below hold up to it."),
     "time limit": ("wrong", "Look for a loop that never ends."),
     "model changed": ("wrong", "Use the model as it is given; cast the inputs, or use autocast."),
+    "could not be examined": ("wrong", "Look at the model and the data first; a function that makes the model often helps."),
     "wrong signature": ("wrong", "Take these five parameters, or pass an adapter."),
     "runs in another thread": ("wrong", "Run the loop in the thread that calls it, for the examination."),
     "not finite": ("wrong", "Find the first operation that makes it: torch.autograd.set_detect_anomaly(True)."),

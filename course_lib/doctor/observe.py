@@ -119,6 +119,8 @@ class Watch:
         """An event with the gradients before and after. Calls inside of it are not noted again."""
         self.catch_up()
         before = self.last
+        if kind == "backward":
+            info["live"] = self._live()
         event = self.note(kind, before, None, **info)
         self.quiet += 1
         try:
@@ -128,6 +130,11 @@ class Watch:
             self.last = event.after = self.gradient()
             if self.within:
                 self._steps_within(event)
+
+    def _live(self):
+        """Which parameters can get a gradient now; None for all."""
+        live = [p.requires_grad for p in self.parameters]
+        return None if all(live) else live
 
     # -- forward ---------------------------------------------------------------------------------------------------
 
@@ -295,6 +302,7 @@ class Watch:
             self.last,
             self.last,
             parameters=known,
+            live=self._live(),
             missing=self.missing(),
             lr=[group.get("lr") for group in optimizer.param_groups],
             optimizer=id(optimizer),

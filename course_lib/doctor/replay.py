@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 import torch
 
 from .known import Known, relative, tensor_of
+from .observe import Event
 
 ZERO = 1e-9
+RECENT = 40  # micro-batches that are tried where a gradient is not that of the latest
 
 
 @dataclass
@@ -47,6 +49,10 @@ class Update:
     changes: list = field(default_factory=list)
     residual: float = 0.0
     gradient: torch.Tensor | None = None  # before a clip at the end
+    parts: list = field(default_factory=list)  # (micro-batch, gradient) of backward calls with something more in them
+    common: float = 0.0  # the part of the gradient that is the same in all micro-batches and was taken out
+    mask: torch.Tensor | None = None  # which numbers of the gradient are judged
+    frozen: frozenset = frozenset()  # parameters that need no gradient at the step
     missing: list = field(default_factory=list)
     lr: list = field(default_factory=list)
     parameters: frozenset = frozenset()
@@ -75,6 +81,7 @@ class Replay:
         self.visits: dict = {}  # micro-batch -> its latest forward event
         self.current = Update(1, 0)
         self.boundary, self.kept = 1.0, None
+        self.mask = None  # which numbers of a gradient are looked at; None for all
         for event in log.events:
             getattr(self, "_" + event.kind.replace(" ", "_"), self._nothing)(event)
         self.rest = self.current
@@ -100,6 +107,7 @@ class Replay:
     def _backward(self, event):
         update = self.current
         update.backwards += 1
+        self.mask = self._mask(event.info.get("live"))
         self._end_of_clip()
         change = event.after - event.before
         if not _finite(event.after):
@@ -119,11 +127,14 @@ class Replay:
         columns = list(dict.fromkeys(number for numbers in groups for number in numbers))
         solved, off = self._solve(change, columns)
         if off > self.known.tolerance:
-            whole, off2 = self._solve(change, list(self.visits))
+            recent = list(self.visits)[-RECENT:]
+            whole, off2 = self._solve(change, recent)
             if off2 < min(self.known.tolerance, off):
-                columns, solved, off = list(self.visits), whole, off2
+                columns, solved, off = recent, whole, off2
         if off > self.known.tolerance:
             update.strange.append((update.backwards, off))
+            if len(columns) == 1:
+                update.parts.append((columns[0], change))
             self._count(columns, [1.0] * len(columns) if self.since else [])
             if not self.since:
                 update.foreign += 1
@@ -137,6 +148,12 @@ class Replay:
             update.added[number] = update.added.get(number, 0.0) + weight
         self._count(columns, solved)
         self.since = []
+
+    def _mask(self, live):
+        """The numbers of a gradient that belong to these parameters, as a mask; None for all of them."""
+        if live is None:
+            return None
+        return torch.cat([torch.full((base.numel(),), bool(on)) for base, on in zip(self.log.base, live)])
 
     def _count(self, columns, weights):
         """Mark the forwards that led to a gradient."""
@@ -154,6 +171,8 @@ class Replay:
         matrix = torch.stack([self.known.gradient(n, self.visits.get(n)) for n in columns], dim=1)
         if not bool(torch.isfinite(matrix).all()):
             return [], 1.0
+        if self.mask is not None:
+            matrix, change = matrix[self.mask], change[self.mask]
         if len(columns) == 1:
             column = matrix[:, 0]
             square = float((column.conj() @ column).real)
@@ -195,6 +214,9 @@ class Replay:
             self._note(kind, event, 1.0, **more)
             return
         factor = _factor(event.before, event.after)
+        if factor is None and kind == "unscale" and self._partly(event):
+            self._note(kind, event, 1.0, **more)
+            return  # one optimizer's share: judged when that optimizer steps
         if factor is None:
             if kind == "clip" or _clamped(event.before, event.after):
                 self._note("clip", event, _norm(event.after) / max(_norm(event.before), 1e-300), **more)
@@ -217,10 +239,11 @@ class Replay:
 
     def _other(self, event):
         """The loop wrote something into `.grad`: perhaps gradients that it took itself."""
-        columns = list(dict.fromkeys(self.current.own)) or list(self.visits)
+        self.mask = None
+        columns = list(dict.fromkeys(self.current.own)) or list(self.visits)[-RECENT:]
         solved, off = self._solve(event.after, columns)
         if off > self.known.tolerance:
-            columns = list(self.visits)
+            columns = list(self.visits)[-RECENT:]
             solved, off = self._solve(event.after, columns)
         if off < self.known.tolerance:
             self.w, self.clean = dict(zip(columns, solved)), dict(zip(columns, solved))
@@ -230,9 +253,17 @@ class Replay:
                 if abs(weight) > ZERO and number not in self.current.added:
                     self.current.added[number] = weight
             self.since = []
+            self.boundary, self.kept = 1.0, None
         else:
             self._note("other", event)
-        self.boundary, self.kept = 1.0, None
+            # a window that is full may be rewritten (masks, decay, noise): what it held before is judged
+            self.kept = event.before if self.kept is None else self.kept
+
+    def _partly(self, event) -> bool:
+        """Were some parameters scaled by one factor, and the others left alone?"""
+        changed = event.before != event.after
+        factor = _factor(event.before[changed], event.after[changed])
+        return factor is not None and not bool(changed.all())
 
     def _end_of_clip(self):
         """Another backward after a clip: the clip was inside the window and counts."""
@@ -266,15 +297,26 @@ class Replay:
         last = self.updates[-1] if self.updates else None
         if last is not None and not update.visits and not update.backwards and not (last.parameters & known):
             last.parameters |= known  # the other half of the same update, by a second optimizer
+            update.changes.clear()
             return
         gradient = self.kept if self.kept is not None else event.before
+        live = event.info.get("live") or [True] * len(self.log.base)
+        active = [on and i in known for i, on in enumerate(live)]
+        update.frozen = frozenset(i for i, on in enumerate(live) if not on)
+        self.mask = update.mask = None if all(active) else self._mask(active)
+        if not update.visits and bool(gradient.any()) and _finite(gradient):
+            self._unseen(update, gradient)
+        if update.mask is not None:
+            self._rescale(event.before)
         update.weights = {n: w for n, w in self.w.items() if abs(w) > ZERO}
         update.clean = {n: w for n, w in self.clean.items() if abs(w) > ZERO}
         update.gradient, update.parameters = gradient, known
         update.missing, update.lr = event.info["missing"], event.info["lr"]
         update.finite = update.finite and _finite(gradient)
         update.number, update.epoch = len(self.updates) + 1, max(self.epoch, 0)
-        update.residual = self._rest_of(gradient, update.weights) if update.finite else float("nan")
+        if update.unclear and update.finite:
+            self._common_part(update)
+        update.residual = self._rest_of(update.gradient, update.weights) if update.finite else float("nan")
         self.updates.append(update)
         self.current = Update(update.number + 1, update.epoch)
         self.since = []
@@ -286,7 +328,54 @@ class Replay:
             return 0.0
         numbers = list(weights)
         matrix = torch.stack([self.known.gradient(n, self.visits.get(n)) for n in numbers], dim=1)
-        return relative(gradient - matrix @ tensor_of(weights.values(), matrix), gradient)
+        rest = gradient - matrix @ tensor_of(weights.values(), matrix)
+        return relative(rest, gradient) if self.mask is None else relative(rest[self.mask], gradient[self.mask])
+
+    def _rescale(self, gradient) -> None:
+        """A scaler has unscaled only what this optimizer holds: see by how much."""
+        if not self.w or not any(c.kind == "unscale" and c.scale == 1.0 for c in self.current.changes):
+            return
+        matrix = torch.stack([self.known.gradient(n, self.visits.get(n)) for n in self.w], dim=1)
+        held = (matrix @ tensor_of(self.w.values(), matrix))[self.mask]
+        factor = _factor(held, gradient[self.mask])
+        for account in (self.w, self.clean):
+            for number in account:
+                account[number] *= factor or 1.0
+
+    def _unseen(self, update, gradient) -> None:
+        """No forward was seen (vmap, a traced model, ...): which micro-batches of this epoch is it made of?"""
+        if any(event.info["rows"] for event in self.log.of("forward")):
+            return
+        columns = [m.number for m in self.known.micro if m.epoch == max(self.epoch, 0)][:RECENT]
+        solved, off = self._solve(gradient, columns)
+        if off > self.known.tolerance:
+            return
+        for number, weight in zip(columns, solved):
+            if abs(weight) > 1e-7:
+                self.w[number] = self.clean[number] = update.added[number] = weight
+                info = {"rows": None, "training": True, "grad": True, "counts": True, "epoch": self.epoch, "part": 0}
+                update.visits.append((number, Event("forward", info=info)))
+
+    def _common_part(self, update) -> None:
+        """A part that is the same in every micro-batch's gradient, such as a penalty's: take it out."""
+        numbers = [number for number, _ in update.parts]
+        if len(numbers) < 2 or len(numbers) != update.backwards or any(c.at and c.kind != "clip" for c in update.changes):
+            return
+        columns = [self.known.gradient(n, self.visits.get(n)) for n in numbers]
+        size, many = columns[0].numel(), len(numbers)
+        matrix = torch.zeros(many, size, many, dtype=columns[0].dtype)
+        for i, column in enumerate(columns):
+            matrix[i, :, i] = column
+        right = torch.stack([change for _, change in update.parts])
+        a, b = (matrix - matrix.mean(0)).reshape(many * size, many), (right - right.mean(0)).reshape(-1, 1)
+        weights = torch.linalg.lstsq(a, b, driver="gelsd").solution
+        if relative(a @ weights - b, b) > self.known.tolerance:
+            return
+        common = (right - (matrix @ weights).squeeze(-1)).mean(0) * many
+        update.weights = dict(zip(numbers, (float(w.real) for w in weights)))
+        update.clean, update.added = dict(update.weights), dict(update.weights)
+        update.common, update.gradient = relative(common, update.gradient), update.gradient - common
+        update.unclear, update.strange = False, []
 
 
 class _Nothing:

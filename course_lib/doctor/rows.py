@@ -32,7 +32,7 @@ class Rows:
             self.sizes.append(size)
             given = inputs(batch) if inputs is not None else []
             for part, tensor in enumerate([*given, *tensors_in(batch)]):
-                if tensor.dim() and tensor.shape[0] == size:
+                if tensor.dim() and tensor.shape[0] == size > 0:
                     self._learn(tensor, number, part)
 
     def _learn(self, tensor, number: int, part: int) -> None:
@@ -42,8 +42,9 @@ class Rows:
         self.whole.setdefault(tuple(keys), []).append(number)
         for key in keys:
             self.parts.setdefault(key, part)
+        tokens = not tensor.dtype.is_floating_point and tensor.dim() > 1
         for row, key in enumerate(keys):
-            for name in (key, key[:PREFIX]):
+            for name in {key, *(key[:n] for n in range(2, PREFIX + 1) if tokens)}:
                 places = self.known.setdefault(name, [])
                 if (number, row) not in places:
                     places.append((number, row))
@@ -70,7 +71,7 @@ class Rows:
             return tuple((number, row) for row in range(len(keys)))
         found, taken, here = [], set(), None
         for key in keys:
-            places = self.known.get(key) or (self.known.get(key[:PREFIX]) if len(key) >= PREFIX else None) or ()
+            places = self.known.get(key) or self.known.get(key[:PREFIX]) or ()
             places = [place for place in places if place not in taken]
             if places:
                 # equal rows in several batches: stay in this batch, else go on to the next one

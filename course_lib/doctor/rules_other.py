@@ -77,13 +77,15 @@ def none_gradients(facts: Facts):
         right = facts.known.window_gradient(tuple(facts.span(update))) if facts.span(update) else None
         if not update.missing or right is None or not update.backwards:
             continue
+        if any(c.kind == "other" and c.at == update.backwards for c in update.changes):
+            continue  # the loop took them away itself when the window was full
         if not bool(update.gradient.any()) and any(c.kind == "clear" and c.wiped for c in update.changes):
             continue
         place, dead = 0, []
         for name, parameter in zip(facts.log.names, facts.known.parameters):
             block = right[place : place + parameter.numel()]
             place += parameter.numel()
-            if name in update.missing and bool(block.any()):
+            if name in update.missing and bool(block.any()) and facts.log.names.index(name) not in update.frozen:
                 dead.append(name)
         if dead:
             yield "no gradient", f"At update {update.number} the gradient of {dead[0]} is None, and {len(dead) - 1} more."
@@ -94,7 +96,7 @@ def untouched(facts: Facts):
     """Parameters that no optimizer of the loop moves."""
     if not facts.updates:
         return
-    moved = frozenset().union(*(update.parameters for update in facts.updates))
+    moved = frozenset().union(*(update.parameters | update.frozen for update in facts.updates))
     left = [name for i, name in enumerate(facts.log.names) if i not in moved]
     if left:
         yield "parameters never updated", f"No optimizer that steps holds {left[0]}" + (

@@ -97,6 +97,8 @@ def _patterns(facts, update, c, f, need, sizes, m, alive, unequal):
             yield "divided twice", "The mean is taken twice."
             yield "mean of means", _means_words(facts, sizes)
             return
+    if constant(f, near) and any(c.kind == "clip" and c.by == "hand" for c in update.changes):
+        return  # a clip by hand may hold the division, too: its factor cannot be taken apart
     if constant(f, near):
         yield from _constant(facts, update, f[0], sizes, m)
         return
@@ -213,9 +215,10 @@ def _rest(facts, update, clipped):
             "parameters that comes from no micro-batch of this model's loss."
         )  # fmt: skip
     span = tuple(facts.span(update))
-    odd = update.strange or update.residual > max(1e-5, facts.known.tolerance)
+    rewritten = [c for c in update.changes if c.kind == "other"]
+    odd = rewritten or update.strange or update.residual > max(1e-5, facts.known.tolerance)
     if odd and not clipped and not update.moved:
-        if [c for c in update.changes if c.kind == "other"]:
+        if rewritten:
             return "not a weighted sum", (
                 f"Between two calls the loop rewrote `.grad` in update {update.number}, not by a mere factor."
             )

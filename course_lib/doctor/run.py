@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sysconfig
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -19,6 +21,8 @@ from .observe import Watch
 from .problems import copied
 from .rows import Rows, tensors_in
 
+_HERE = Path(__file__).parent
+_SITE = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 MAIN = ("model", "optimizer", "loss_fn", "batches", "accumulation_steps")
 SCALE = 65536.0  # GradScaler's usual first scale
 CLIP = 0.1  # low enough to bite
@@ -167,6 +171,17 @@ def watched(problem, loop, adapter=None, epochs: int = 2, hold: bool = True, cha
     return watch.log, rows, model
 
 
+def _ours(error) -> bool:
+    """Was it raised by the doctor's own code, outside of any call of the loop?"""
+    trace, files = error.__traceback__, []
+    while trace is not None:
+        files.append(Path(trace.tb_frame.f_code.co_filename))
+        trace = trace.tb_next
+    own = [file for file in files if _HERE in file.parents and file.parent.name != "cases"]
+    others = [file for file in files if _HERE not in file.parents and not str(file).startswith(_SITE)]
+    return bool(own) and not [file for file in others if file.parent.name != "sandbox"]
+
+
 def inputs_of(problem, model, batch) -> list:
     """The tensors that the model is given for a batch: the problem's own loss may shift or scale them first."""
     if problem.loss_of is None:
@@ -226,5 +241,8 @@ def safely(work, loop, time_limit: float):
         return box[0], None, printed.kept
     if isinstance(job.error, Fault):
         return None, job.error, printed.kept
+    if _ours(job.error):
+        words = f"The doctor itself came to grief, not your loop: {type(job.error).__name__}: {str(job.error)[:300]}"
+        return None, Fault("could not be examined", words), printed.kept
     fault = explain(job.error, loop, _name(loop), ((0,) * 5, {})) if isinstance(job.error, BaseException) else None
     return None, fault or Fault("raised", f"The loop raised {type(job.error).__name__}."), printed.kept

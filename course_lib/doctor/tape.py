@@ -96,7 +96,8 @@ class TapeKnown:
         rows = watch.rows
         self.parameters, self.model = watch.parameters, watch.module
         self.micro = [
-            MicroBatch(n, n, epoch, tuple(range(rows.sizes[n])), True) for n, (epoch, _) in enumerate(rows.batches)
+            MicroBatch(n, n, epoch, tuple((n, row) for row in range(rows.sizes[n])), True)
+            for n, (epoch, _) in enumerate(rows.batches)
         ]
         self.loose = watch.others  # a forward may serve another network: one that no backward reaches is no finding
         self._gradients: dict = {}
