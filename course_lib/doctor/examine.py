@@ -17,9 +17,10 @@ from .facts import Facts
 from .known import Known
 from .names import cure_of, kind_of
 from .poison import poisoned
-from .problems import Owned, Problem, copied, regression, sgd
+from .problems import Owned, Problem, cloned, copied, regression, sgd
 from .report import Diagnosis, Report, Window
-from .replay import ZERO, Replay
+from .replay import Replay
+from .updates import ZERO
 from .run import asks_for, globals_of, safely, watched
 from .tape import NOTE, facts_of_tape
 from .weigh import peaks
@@ -147,7 +148,7 @@ def report_of(facts: Facts, found, words: str) -> Report:
             used = needed
         stale = {n: w for n, w in update.weights.items() if n not in span and abs(w) > ZERO}
         near = facts.near * 10
-        right = facts.exact(update) or (
+        right = facts.exact(update) or facts.clipped_by_hand(update) or (
             not stale
             and update.residual < max(1e-5, facts.known.tolerance)
             and all(abs(a - b) < near * max(1.0, abs(b)) for a, b in zip(used, needed))
@@ -224,7 +225,7 @@ def _problem(k, sizes, model, loss_fn, batches, optimizer) -> Problem:
         raise ValueError("batches is empty: the doctor needs at least one batch.")
     return Problem(
         model=lambda: copied(held),
-        batches=lambda epoch: data,
+        batches=lambda epoch: [cloned(batch) for batch in data],  # a loop may write into its inputs
         loss_fn=loss_fn,
         accumulation_steps=k,
         optimizer=optimizer or sgd,

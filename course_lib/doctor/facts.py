@@ -8,7 +8,8 @@ from statistics import median
 import torch
 
 from .known import Known, relative
-from .replay import ZERO, Replay, Update
+from .replay import Replay
+from .updates import ZERO, Update
 
 LOST = 0.005  # of a sum: more than a few additions in bfloat16 lose
 
@@ -183,6 +184,14 @@ class Facts:
         if update.mask is not None:
             rest, right = rest[update.mask], right[update.mask]
         return relative(rest, right) < max(1e-6, self.known.tolerance / 5)
+
+    def clipped_by_hand(self, update: Update) -> bool:
+        """The right shares, and a factor that a clip by hand may have made."""
+        if not any(c.kind == "clip" and c.by == "hand" for c in update.changes) or update.residual > 1e-5:
+            return False
+        needed = self.known.needed(tuple(self.span(update)))
+        ratios = [u / n for u, n in zip(self.used(update), needed) if n]
+        return bool(ratios) and max(ratios) - min(ratios) < 1e-6 * max(ratios)
 
     def dull(self, update: Update) -> bool:
         """Nothing to say about this update's weights."""

@@ -24,19 +24,56 @@ def graph_sizes() -> dict:
         if own:
             for name, value in list(frame.f_locals.items()):
                 _count(name, value, sizes)
+            for name in frame.f_code.co_names:  # a list outside of the loop
+                if name in frame.f_globals and name not in frame.f_locals:
+                    _count(name, frame.f_globals[name], sizes)
         frame = frame.f_back
     return sizes
+
+
+def averages(base, own) -> dict:
+    """{variable: fingerprint} of copies of the weights that a loop holds: it changes whenever they are written.
+
+    base: the weights, which stand still. own: ids of the model's own parameters. Averaged weights (EMA) are such copies.
+    """
+    shapes, found = [b.shape for b in base], {}
+    frame = sys._getframe(2)
+    while frame is not None and not frame.f_locals.get("_doctor_stops_here"):
+        file = frame.f_code.co_filename
+        if not file.startswith(_TORCH) and Path(file).parent != Path(_HERE):
+            for name, value in list(frame.f_locals.items()):
+                for held in (value, *_attributes(value)):
+                    tensors = _tensors(held)
+                    if [t.shape for t in tensors] == shapes and not any(id(t) in own for t in tensors):
+                        if all(t.dtype == b.dtype and torch.allclose(t.detach(), b, rtol=1e-3) for t, b in zip(tensors, base)):
+                            found[name] = tuple((id(t), t._version) for t in tensors)
+        frame = frame.f_back
+    return found
+
+
+def _attributes(value) -> list:
+    if isinstance(value, torch.nn.Module) or isinstance(value, type) or callable(value):
+        return []
+    return list(getattr(value, "__dict__", {}).values())
+
+
+def _tensors(value) -> list:
+    if isinstance(value, torch.nn.Module):
+        return list(value.parameters())
+    items = list(value.values()) if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else []
+    return [item for item in items if isinstance(item, torch.Tensor)]
 
 
 def _count(name, value, sizes) -> None:
     nodes = nodes_of(value)
     if nodes:
         sizes[name] = max(nodes, sizes.get(name, 0))
-    elif name == "self" and not isinstance(value, torch.nn.Module):
+    elif not isinstance(value, (torch.nn.Module, torch.optim.Optimizer, type)) and not callable(value):
+        # a meter, a namespace, the trainer itself: one level into what a loop holds
         for key, item in list(getattr(value, "__dict__", {}).items()):
             nodes = nodes_of(item)
             if nodes:
-                sizes[f"self.{key}"] = nodes
+                sizes[f"{name}.{key}"] = nodes
 
 
 def nodes_of(value) -> int:

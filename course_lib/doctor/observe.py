@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from course_lib.sandbox.undo import undoing
 
-from .leftovers import graph_sizes
+from .leftovers import averages, graph_sizes
 from .rows import Rows
 from .standins import stand_in
 
@@ -180,11 +180,13 @@ class Watch:
             "forward",
             rows=found,
             part=self.rows.part,
+            lr=[group.get("lr") for group in self.optimizer.param_groups],
             training=module.training,
             grad=torch.is_grad_enabled() and _has_graph(output),
             autocast=torch.is_autocast_enabled("cpu"),
             rng=self.last_rng if random else None,
             graphs=graph_sizes(),
+            averages=averages(self.log.base, self.identity),
             modes=None if self.log.of("forward") else {name: part.training for name, part in module.named_modules()},
         )
 

@@ -75,6 +75,17 @@ def copied(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, memo)
 
 
+def cloned(batch):
+    """A batch with its own tensors."""
+    if isinstance(batch, torch.Tensor):
+        return batch.detach().clone().requires_grad_(batch.requires_grad)
+    if type(batch) is dict:
+        return {key: cloned(value) for key, value in batch.items()}
+    if type(batch) in (list, tuple):
+        return type(batch)(cloned(item) for item in batch)
+    return batch
+
+
 def joined(batches: list):
     """Batches as one: tensors are joined along their first dimension, in tuples, lists and dicts too."""
     first = batches[0]

@@ -107,6 +107,15 @@ def _watched(rank, loop, sizes, accumulation_steps) -> dict:
         marks.append(("step",))
 
     watch._note_step = mark_step
+    marks_of = {"clip": "clip", "backward": "backward"}
+    note = watch.note
+
+    def mark(kind, *args, **more):
+        if kind in marks_of:
+            marks.append((marks_of[kind],))
+        return note(kind, *args, **more)
+
+    watch.note = mark
     parts = Parts(wrapped, optimizer, problem.loss_fn, list(batches), accumulation_steps, watch, 1)
     with watch.on():
         call(loop, parts)
@@ -146,6 +155,7 @@ def _report(results, sizes, k, late, seconds) -> Report:
             windows.append(_window(number, results, sizes, k, found))
     if not steps[0] and not found:
         found["no update"] = "optimizer.step() never ran."
+    _windows(results[0], sizes[0], k, found)
     _collectives(results[0]["marks"], k, found)
     counts = {
         "step": steps[0],
@@ -187,7 +197,12 @@ def _window(number, results, sizes, k, found) -> Window:
         return window
     table = f"Update {number + 1} used the weights {_list(used)}; needed are {_list(needed)}."
     factor = [u / n for u, n in zip(used, needed)]
-    if rest > NEAR:
+    start = sum(len(part) for part in columns) and [c - number * k for part in columns for c in part[:1]]
+    earlier = [c for first, part in zip(start, columns) for c in range(first, part[0])] if number and all(columns) else []
+    both, left = _solve(matrix[:, earlier + flat], gradients[0]) if rest > NEAR and earlier else ([], 1.0)
+    if left < NEAR and any(abs(w) > NEAR for w in both[: len(earlier)]):
+        found.setdefault("not cleared", f"Update {number + 1} still holds micro-batches of the updates before it.")
+    elif rest > NEAR:
         found.setdefault("not a weighted sum", f"{rest:.1%} of the gradient comes from no micro-batch of any rank.")
     elif _alike(factor, [1 / world] * len(factor)):
         found.setdefault("averaged over ranks", (
@@ -211,6 +226,30 @@ def _window(number, results, sizes, k, found) -> Window:
         same = _alike(factor, [factor[0]] * len(factor))
         found.setdefault("all scaled" if same else "wrong weights", table)
     return window
+
+
+def _windows(result, mine, k, found):
+    """Where the updates come on a rank, and what a clip inside a window does."""
+    made, asked = len(result["steps"]), -(-len(mine) // k)
+    wrong = ("cleared too early", "wrong weights", "all scaled", "not a weighted sum", "divided twice", "not divided")
+    if made == len(mine) > asked:
+        for name in wrong:
+            found.pop(name, None)
+        found["update every micro-batch"] = f"{made} updates for {len(mine)} micro-batches on each rank; {asked} were asked for."
+    elif made == asked - 1 and len(mine) % k:
+        found["tail dropped"] = f"{len(mine) % k} of {len(mine)} micro-batches of each rank never reach an update."
+    clips = inside = 0
+    for mark in result["marks"]:
+        if mark[0] == "clip":
+            clips += 1
+        elif mark[0] == "backward":
+            inside, clips = inside + clips, 0
+        elif mark[0] == "step":
+            clips = 0
+    if inside:
+        for name in wrong:
+            found.pop(name, None)
+        found["clipped in the window"] = f"The gradient was clipped {inside} times before its window was full."
 
 
 def _collectives(marks, k, found):

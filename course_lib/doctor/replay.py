@@ -7,64 +7,14 @@ the account cannot explain stays as a rest. At each step the weights of the acco
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 
 from .known import Known, relative, tensor_of
 from .observe import Event
+from .updates import ZERO, Change, Update
+from .vectors import Nothing, clamped, factor_between, finite, hand_clips, norm
 
-ZERO = 1e-9
 RECENT = 40  # micro-batches that are tried where a gradient is not that of the latest
-
-
-@dataclass
-class Change:
-    """Something that happened to `.grad` inside a window. `at`: backward calls of the window before it."""
-
-    kind: str  # clear, scale, clip, unscale, other, replaced
-    at: int
-    scale: float = 1.0
-    by: str = ""
-    before: float = 0.0  # norms
-    after: float = 0.0
-    wiped: bool = False  # a clear that found something
-
-
-@dataclass
-class Update:
-    """One update of the weights, and all that led to it since the one before."""
-
-    number: int
-    epoch: int
-    weights: dict = field(default_factory=dict)  # micro-batch -> weight, a clip at the end left out
-    clean: dict = field(default_factory=dict)  # the same with no clip at all
-    added: dict = field(default_factory=dict)  # micro-batch -> what backward added, before anything changed it
-    visits: list = field(default_factory=list)  # (micro-batch, its forward event), in order
-    backwards: int = 0
-    strange: list = field(default_factory=list)  # backward calls that no micro-batch explains: (which, relative rest)
-    foreign: int = 0  # ... with no forward on the data before them
-    again: int = 0  # gradients of a micro-batch that an earlier backward had added already
-    unclear: bool = False  # a strange one with a forward before it: its weights say nothing
-    changes: list = field(default_factory=list)
-    residual: float = 0.0
-    gradient: torch.Tensor | None = None  # before a clip at the end
-    parts: list = field(default_factory=list)  # (micro-batch, gradient) of backward calls with something more in them
-    common: float = 0.0  # the part of the gradient that is the same in all micro-batches and was taken out
-    mask: torch.Tensor | None = None  # which numbers of the gradient are judged
-    frozen: frozenset = frozenset()  # parameters that need no gradient at the step
-    missing: list = field(default_factory=list)
-    lr: list = field(default_factory=list)
-    parameters: frozenset = frozenset()
-    scheduler: int = 0  # steps of a scheduler since the update before
-    moved: bool = False
-    finite: bool = True
-    scale: float | None = None  # of a loss scaler, where one was used
-
-    @property
-    def own(self) -> list:
-        """The micro-batches that came since the update before, each once."""
-        return list(dict.fromkeys(number for number, _ in self.visits))
 
 
 class Replay:
@@ -72,7 +22,7 @@ class Replay:
 
     def __init__(self, log, known: Known):
         self.log, self.known = log, known
-        self.hand_clips = _hand_clips(log)
+        self.hand_clips = hand_clips(log)
         self.updates: list = []
         self.epoch = -1
         self.w: dict = {}
@@ -110,7 +60,7 @@ class Replay:
         self.mask = self._mask(event.info.get("live"))
         self._end_of_clip()
         change = event.after - event.before
-        if not _finite(event.after):
+        if not finite(event.after):
             update.finite = False
             self.since = []
             return
@@ -185,11 +135,11 @@ class Replay:
 
     def _note(self, kind, event, scale=1.0, **more):
         self.current.changes.append(
-            Change(kind, self.current.backwards, scale, before=_norm(event.before), after=_norm(event.after), **more)
+            Change(kind, self.current.backwards, scale, before=norm(event.before), after=norm(event.after), **more)
         )
 
     def _clear(self, event):
-        wiped = bool(event.before.any()) or not _finite(event.before)
+        wiped = bool(event.before.any()) or not finite(event.before)
         if event.after is not None and bool(event.after.any()):
             # a clear of some parameters only: what is left is no sum over all parameters any more
             self._other(event) if wiped and not torch.equal(event.before, event.after) else None
@@ -207,19 +157,19 @@ class Replay:
         self._scaled("clip" if id(event) in self.hand_clips else "scale", event, by="hand")
 
     def _scaled(self, kind, event, **more):
-        if not _finite(event.after) or not _finite(event.before):
+        if not finite(event.after) or not finite(event.before):
             self.current.finite = False
             return
         if torch.equal(event.before, event.after):
             self._note(kind, event, 1.0, **more)
             return
-        factor = _factor(event.before, event.after)
+        factor = factor_between(event.before, event.after)
         if factor is None and kind == "unscale" and self._partly(event):
             self._note(kind, event, 1.0, **more)
             return  # one optimizer's share: judged when that optimizer steps
         if factor is None:
-            if kind == "clip" or _clamped(event.before, event.after):
-                self._note("clip", event, _norm(event.after) / max(_norm(event.before), 1e-300), **more)
+            if kind == "clip" or clamped(event.before, event.after):
+                self._note("clip", event, norm(event.after) / max(norm(event.before), 1e-300), **more)
                 if self.kept is None:
                     self.kept = event.before
             else:
@@ -262,7 +212,7 @@ class Replay:
     def _partly(self, event) -> bool:
         """Were some parameters scaled by one factor, and the others left alone?"""
         changed = event.before != event.after
-        factor = _factor(event.before[changed], event.after[changed])
+        factor = factor_between(event.before[changed], event.after[changed])
         return factor is not None and not bool(changed.all())
 
     def _end_of_clip(self):
@@ -273,7 +223,7 @@ class Replay:
         self.boundary, self.kept = 1.0, None
 
     def _replaced(self, event):
-        self._note("replaced", _Nothing)
+        self._note("replaced", Nothing)
         self.w, self.clean, self.boundary, self.kept = {}, {}, 1.0, None
 
     # -- counts ----------------------------------------------------------------------------------------------------
@@ -297,6 +247,7 @@ class Replay:
         last = self.updates[-1] if self.updates else None
         if last is not None and not update.visits and not update.backwards and not (last.parameters & known):
             last.parameters |= known  # the other half of the same update, by a second optimizer
+            self._judge_half(last, event, known)
             update.changes.clear()
             return
         gradient = self.kept if self.kept is not None else event.before
@@ -304,7 +255,7 @@ class Replay:
         active = [on and i in known for i, on in enumerate(live)]
         update.frozen = frozenset(i for i, on in enumerate(live) if not on)
         self.mask = update.mask = None if all(active) else self._mask(active)
-        if not update.visits and bool(gradient.any()) and _finite(gradient):
+        if not update.visits and bool(gradient.any()) and finite(gradient):
             self._unseen(update, gradient)
         if update.mask is not None:
             self._rescale(event.before)
@@ -312,7 +263,7 @@ class Replay:
         update.clean = {n: w for n, w in self.clean.items() if abs(w) > ZERO}
         update.gradient, update.parameters = gradient, known
         update.missing, update.lr = event.info["missing"], event.info["lr"]
-        update.finite = update.finite and _finite(gradient)
+        update.finite = update.finite and finite(gradient)
         update.number, update.epoch = len(self.updates) + 1, max(self.epoch, 0)
         if update.unclear and update.finite:
             self._common_part(update)
@@ -337,10 +288,20 @@ class Replay:
             return
         matrix = torch.stack([self.known.gradient(n, self.visits.get(n)) for n in self.w], dim=1)
         held = (matrix @ tensor_of(self.w.values(), matrix))[self.mask]
-        factor = _factor(held, gradient[self.mask])
+        factor = factor_between(held, gradient[self.mask])
         for account in (self.w, self.clean):
             for number in account:
                 account[number] *= factor or 1.0
+
+    def _judge_half(self, update, event, known) -> None:
+        """The second optimizer's share must carry the same weights as the first one's."""
+        if not update.weights or not finite(event.before) or any(c.kind in ("clip", "other") for c in self.current.changes):
+            return
+        mask = self._mask([i in known for i in range(len(self.log.base))])
+        matrix = torch.stack([self.known.gradient(n, self.visits.get(n)) for n in update.weights], dim=1)
+        factor = factor_between((matrix @ tensor_of(update.weights.values(), matrix))[mask], event.before[mask])
+        if factor is not None and abs(factor - 1) > 1e-3 and update.residual < 1e-3:
+            update.half = factor
 
     def _unseen(self, update, gradient) -> None:
         """No forward was seen (vmap, a traced model, ...): which micro-batches of this epoch is it made of?"""
@@ -376,48 +337,3 @@ class Replay:
         update.clean, update.added = dict(update.weights), dict(update.weights)
         update.common, update.gradient = relative(common, update.gradient), update.gradient - common
         update.unclear, update.strange = False, []
-
-
-class _Nothing:
-    before = after = None
-
-
-def _norm(vector) -> float:
-    return 0.0 if vector is None else float(vector.norm())
-
-
-def _finite(vector) -> bool:
-    return bool(torch.isfinite(vector).all())
-
-
-def _factor(before, after):
-    """c where after = c * before, or None."""
-    square = float((before.conj() @ before).real)
-    if square == 0.0:
-        return None
-    factor = float((before.conj() @ after).real) / square
-    return factor if relative(after - factor * before, after) < 1e-6 and factor != 0.0 else None
-
-
-def _clamped(before, after) -> bool:
-    """Was every value cut at the same limit?"""
-    if before.is_complex() or not bool(before.any()):
-        return False
-    limit = float(after.abs().max())
-    return limit > 0 and bool(torch.equal(before.clamp(-limit, limit), after))
-
-
-def _hand_clips(log) -> set:
-    """Events in which the loop itself cut the gradient's norm: other factors, and each time the same norm after it."""
-    scalings = []
-    for event in log.of("hand"):
-        if _finite(event.after) and _finite(event.before):
-            factor = _factor(event.before, event.after)
-            if factor is not None and 0 < factor < 1:
-                scalings.append((event, factor, _norm(event.after)))
-    found = set()
-    for event, factor, norm in scalings:
-        alike = [f for _, f, n in scalings if abs(n - norm) < 1e-3 * norm]
-        if len(alike) > 1 and max(alike) - min(alike) > 1e-3 * max(alike):
-            found.add(id(event))
-    return found

@@ -37,8 +37,8 @@ class Rows:
 
     def _learn(self, tensor, number: int, part: int) -> None:
         keys = _keys(tensor)
-        if len(set(keys)) < min(2, len(keys)) or _tells_little(tensor):
-            return  # labels and masks: many rows are equal
+        if _tells_little(tensor, keys):
+            return
         self.whole.setdefault(tuple(keys), []).append(number)
         for key in keys:
             self.parts.setdefault(key, part)
@@ -117,9 +117,9 @@ def tensors_in(thing, depth: int = 0):
             yield from tensors_in(getattr(thing, each.name), depth + 1)
 
 
-def _tells_little(tensor) -> bool:
-    """One number per row: a label is no name for a row, unless all of them are real numbers."""
-    return tensor[0].numel() == 1 and not tensor.dtype.is_floating_point
+def _tells_little(tensor, keys) -> bool:
+    """One number per row: a label is no name for a row, unless it is a real number and they differ."""
+    return tensor[0].numel() == 1 and (not tensor.dtype.is_floating_point or len(set(keys)) < min(2, len(keys)))
 
 
 def _keys(tensor) -> list:

@@ -8,7 +8,7 @@ import torch
 
 from .facts import Facts, numbers
 from .leftovers import nodes_of
-from .replay import ZERO
+from .updates import ZERO
 from .weigh import gradient_bytes
 
 
@@ -28,6 +28,31 @@ def counts(facts: Facts):
             yield name, f"{what} {count} times for {updates} updates ({visits} micro-batches): {count / updates:.3g} times each."
 
 
+def average_by_hand(facts: Facts):
+    """Copies of the weights that are written between two micro-batches of one window."""
+    for update in facts.updates:
+        events = [event.info for _, event in update.visits if "averages" in event.info and event.info["training"]]
+        pairs = list(zip(events, events[1:]))
+        names = {name for a, b in pairs for name in a["averages"].keys() & b["averages"].keys()}
+        for name in names:
+            written = sum(a["averages"].get(name) != b["averages"].get(name) for a, b in pairs)
+            if len(pairs) > 1 and written == len(pairs):
+                yield "EMA per micro-batch", f"`{name}` holds averaged weights, and is written after every micro-batch."
+                return
+
+
+def rate_by_hand(facts: Facts):
+    """A learning rate that changes between two micro-batches of one window."""
+    if facts.log.of("scheduler") or facts.k < 2:
+        return
+    for update in facts.updates:
+        rates = [event.info.get("lr") for _, event in update.visits if event.info.get("lr")]
+        if len(rates) > 2 and all(a != b for a, b in zip(rates, rates[1:])):
+            shown = numbers([rate[0] for rate in rates[:4]], 5)
+            yield "schedule per micro-batch", f"The loop sets another learning rate for each micro-batch of a window: {shown}."
+            return
+
+
 def learning_rate(facts: Facts):
     """A learning rate that the loop itself multiplied."""
     start = facts.log.first_lr
@@ -38,7 +63,7 @@ def learning_rate(facts: Facts):
     first = [update for update in facts.updates if update.epoch == 0]  # a second call may start from what the first left
     factors = [now / was for update in first for now, was in zip(update.lr, start) if was]
     k = facts.k
-    telling = k > 1 and factors and any(abs(factors[0] / fit - 1) < 1e-6 for fit in (k, 1 / k, k**0.5, k**-0.5))
+    telling = k > 1 and factors and any(abs(factors[0] / fit - 1) < 1e-6 for fit in (k, 1 / k))
     if telling and all(abs(f - factors[0]) < 1e-9 * abs(factors[0]) for f in factors):
         yield "learning rate changed", (
             f"The loop multiplies the learning rate by {factors[0]:.4g}. With Adam, clipping or momentum that is not the same as "
@@ -53,6 +78,8 @@ def scaler(facts: Facts):
     for event in facts.log.events:
         if event.kind == "backward":
             backward = True
+        elif event.kind == "step":
+            steps += 1  # past the scaler: another fault
         elif event.kind == "unscale":
             mine = event.info.get("optimizer")
             unscales[mine] = unscales.get(mine, 0) + 1
@@ -289,5 +316,5 @@ def code(facts: Facts):
         yield facts.log.error.diagnosis, facts.log.error.message
 
 
-RULES = (code, changed_model, counts, learning_rate, scaler, none_gradients, untouched, by_hand,
+RULES = (code, changed_model, counts, average_by_hand, rate_by_hand, learning_rate, scaler, none_gradients, untouched, by_hand,
          not_finite, graphs, looks_with_graphs, one_backward, memory, logged)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 
 from .facts import Facts, numbers
-from .replay import ZERO
+from .updates import ZERO
 
 
 def same(values, right, near) -> bool:
@@ -165,6 +165,17 @@ def _one_is_other(c, need, near):
     return sum(abs(x - middle) > near * abs(middle) for x in f) == 1
 
 
+def halves(facts: Facts):
+    """Two optimizers in one update, whose shares are not alike."""
+    for update in facts.updates:
+        if update.half != 1.0:
+            scaled = update.scale and abs(abs(update.half / update.scale) - 1) < 1e-3
+            yield "not unscaled" if scaled else "all scaled", (
+                f"In update {update.number} the second optimizer's gradient is {update.half:.4g} times as long as the first one's."
+            )
+            return
+
+
 def bent(facts: Facts):
     """Gradients that are no weighted sum: clipping inside the window, strange losses, precision, coupling."""
     found: dict = {}
@@ -255,4 +266,4 @@ def late_clip(facts: Facts):
                 return
 
 
-RULES = (scales, bent, late_clip)
+RULES = (scales, halves, bent, late_clip)

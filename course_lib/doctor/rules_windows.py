@@ -6,7 +6,7 @@ Each rule looks at the facts and yields (name, evidence). The names and their cu
 from __future__ import annotations
 
 from .facts import Facts, numbers
-from .replay import ZERO
+from .updates import ZERO
 
 
 def no_update(facts: Facts):
@@ -56,6 +56,9 @@ def windows(facts: Facts):
         parts = sum(1 for m in facts.known.micro if m.batch == batch)
         yield "forced update at the end", f"{table} Each of the {parts} slices of the last loader batch is a window of its own."
         return
+    came = [len(set(facts.span(u)) & set(u.own)) for u in facts.updates if facts.span(u)]
+    if came != sizes and all(count == facts.k for count in came[:-1]) and came[-1] <= facts.k:
+        return  # whole windows of what came: what did not come is named elsewhere
     yield "wrong window", table
 
 
@@ -101,7 +104,10 @@ def _forced(facts: Facts) -> bool:
 def order(facts: Facts):
     """Micro-batches in another order than the loader's, or others."""
     for one in facts.passes:
-        if not one.ordered:
+        asked = facts.orders[facts.known.micro[one.visited[0]].epoch] if one.visited else []
+        chunks = range(0, len(asked), facts.k)
+        alike = all(set(asked[i : i + facts.k]) == set(one.visited[i : i + facts.k]) for i in chunks)
+        if not one.ordered and (not alike or len(one.visited) != len(asked)):
             start = min(one.order)
             words = numbers([n - start for n in one.visited[:8]])
             yield "other micro-batches", f"The loader gives 0, 1, 2, ...; the loop takes {words}: its windows hold other samples."
@@ -136,7 +142,8 @@ def lost(facts: Facts):
             names.setdefault("data skipped", f"{table} {len(idle)} of {len(span)} micro-batches never reached backward().")
     for update in [facts.rest] if not facts.updates and not facts.log.of("foreign step") else []:
         wiped = [c for c in update.changes if c.kind == "clear" and c.wiped]
-        if len(wiped) > 1:
+        gaps = [b.at - a.at for a, b in zip(wiped, wiped[1:])]
+        if gaps and sorted(gaps)[len(gaps) // 2] < facts.k:
             names.setdefault("cleared too early", f"The gradients were cleared {len(wiped)} times with no update in between.")
     yield from names.items()
 
@@ -150,16 +157,16 @@ def _who_wiped(facts, update, span, wiped, table):
         )
     if not any(abs(update.weights.get(n, 0.0)) > ZERO for n in alive) and clears and clears[-1].at == update.backwards:
         return "cleared before the step", f"{table} The gradients were cleared between the last backward() and the step."
-    count = len(clears)
+    count = sum(1 for c in clears if c.at)
     if not count and any(c.kind == "written" for c in update.changes):
         return "cleared too early", f"{table} The loop writes over `.grad` where it should add to it."
-    if count == 1 and len(span) > 2 and clears[0].at == update.backwards - 1:
+    if _new_pass_clear(facts, update, wiped):
+        return "tail dropped", f"{table} The clear at the start of a pass throws {len(wiped)} micro-batches away."
+    if count == 1 and len(span) > 2 and clears[-1].at == update.backwards - 1:
         return "cleared on the wrong side", (
             f"{table} There is one clear in the window, and it comes right before the last backward()."
         )
-    if _new_pass_clear(facts, update, wiped):
-        return "tail dropped", f"{table} The clear at the start of a pass throws {len(wiped)} micro-batches away."
-    return "cleared too early", f"{table} {count} clears inside the window; only what came after the last one is left."
+    return "cleared too early", f"{table} {count} clear{'s' if count != 1 else ''} inside the window; only what came after the last one is left."
 
 
 def _new_pass_clear(facts, update, wiped) -> bool:

@@ -130,6 +130,8 @@ def watched(problem, loop, adapter=None, epochs: int = 2, hold: bool = True, cha
     """
     model = problem.model()
     optimizer = problem.optimizer([p for p in model.parameters() if p.requires_grad])
+    for parameter in model.parameters():
+        parameter.grad = None  # what stood there before is none of this loop's doing
     rows = Rows()
     probe = copied(model)
     inner = asks_for(loop, "epochs") or asks_for(loop, "max_steps")
@@ -210,14 +212,14 @@ def safely(work, loop, time_limit: float):
     `work` gets a function that puts back what the loop replaced. Returns (result, Fault or None, printed text).
     """
     box, printed, job = [], Printed(), Job()
-    world = World(globals_of(loop))
+    world, torch_only = World(globals_of(loop)), World()
     stopped = in_time = False
 
     def inside():
         printed.claim()
         modes = thread_modes()
         try:
-            box.append(work(lambda: world.restore(modes)))
+            box.append(work(lambda: torch_only.restore(modes)))  # a counter of the loop's own goes on
         finally:
             world.restore(modes)
 
@@ -231,12 +233,13 @@ def safely(work, loop, time_limit: float):
             stopped = job.stop()
             raise
         finally:
+            torch_only.close()
             world.close()
             printed.close()
             if not stopped:
                 printed.mute()
     if not in_time:
-        return None, Fault("time limit", f"The loop was still running after {time_limit:g} seconds."), printed.kept
+        return None, Fault("time limit", f"The loop was still running after {time_limit:g} seconds. A large model needs a higher time_limit."), printed.kept
     if job.error is None:
         return box[0], None, printed.kept
     if isinstance(job.error, Fault):

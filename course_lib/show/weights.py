@@ -8,7 +8,7 @@ from matplotlib.patches import Rectangle
 from course_lib.show.style import MUTED, PAPER, SERIES, TEXT, Drawing, house, new_axes, new_figure, title_line
 
 SHOWN = 5  # updates side by side
-CAP = 3.0  # a bar ends at this many times the largest needed weight, and says its number
+CAP = 4.2  # a bar ends at this many times the largest needed weight, and says its number
 
 
 def used_against_needed(report, title: str = "") -> Drawing:
@@ -21,7 +21,7 @@ def used_against_needed(report, title: str = "") -> Drawing:
     if not windows:
         raise ValueError("This report has no update to draw; print it to see why.")
     needed = [w for window in windows for w in window.needed if w == w] or [1.0]
-    used = [w for window in windows for w in window.used if w == w] or [0.0]
+    used = [w for window in windows for w in (*window.used, *window.stale.values()) if w == w] or [0.0]
     limit = min(max([*used, *needed]), CAP * max(needed)) * 1.18
     low = min(0.0, *used) * 1.1
     bar, line = SERIES["measured"], SERIES["now"]
@@ -31,29 +31,43 @@ def used_against_needed(report, title: str = "") -> Drawing:
         x, ticks, names = 0.0, [], []
         for window in windows:
             start = x
+            for weight in window.stale.values():
+                _bar(axes, x, weight, limit, bar, hatch="////")
+                x += 1
             for weight, right in zip(window.used, window.needed):
                 _bar(axes, x, weight, limit, bar)
                 if right == right:
                     axes.add_line(Line2D([x - 0.08, x + 0.88], [right, right], color=line.light, lw=2, linestyle=line.dash))
                 x += 1
             ticks.append((start + x - 1) / 2 + 0.4)
-            names.append(f"update {window.number}" + ("" if window.right else ": wrong"))
+            names.append(_label(window))
             x += 0.7
         axes.set(xlim=(-0.4, x - 0.5), ylim=(low, limit), ylabel="weight")
         axes.set_xticks(ticks, names)
         axes.tick_params(axis="x", length=0)
         title_line(figure, title or "What each micro-batch counted", "")
-        _legend(figure, bar, line)
+        _legend(figure, bar, line, windows)
         figure.alt = sentence(report, title)
     return figure
 
 
-def _bar(axes, x, weight, limit, look) -> None:
+def _label(window) -> str:
+    """Short where there is little room; a wrong update that the bars do not show says why."""
+    short = len(window.micro_batches) + len(window.stale) < 3
+    name = f"{window.number}" if short else f"update {window.number}"
+    if window.right:
+        return name
+    if window.stale:
+        return f"{name}: with old ones" if not short else f"{name}: old"
+    return f"{name}: wrong"
+
+
+def _bar(axes, x, weight, limit, look, hatch="") -> None:
     if weight != weight:
         axes.text(x + 0.4, limit * 0.03, "NaN", ha="center", color=TEXT, fontsize=8)
         return
     height = min(weight, limit)
-    axes.add_patch(Rectangle((x, 0), 0.8, height, fc=look.light, ec=PAPER, lw=0.6))
+    axes.add_patch(Rectangle((x, 0), 0.8, height, fc=look.light, ec=PAPER, lw=0.6, hatch=hatch))
     if abs(weight) < 1e-9:
         axes.text(x + 0.4, limit * 0.02, "0", ha="center", va="bottom", color=TEXT, fontsize=8)
     elif weight > limit:
@@ -63,14 +77,19 @@ def _bar(axes, x, weight, limit, look) -> None:
         )  # fmt: skip
 
 
-def _legend(figure, bar, line) -> None:
+def _under(windows) -> str:
+    stale = any(window.stale for window in windows)
+    return "one bar for each micro-batch" + ("; hatched: of an earlier update" if stale else " of an update")
+
+
+def _legend(figure, bar, line, windows) -> None:
     high = figure.get_figheight()
     y = 1 - 0.46 / high
     figure.add_artist(Rectangle((0.088, y - 0.05 / high), 0.02, 0.1 / high, fc=bar.light, transform=figure.transFigure))
     figure.text(0.114, y, "used", va="center", color=TEXT)
     figure.add_artist(Line2D([0.18, 0.205], [y, y], color=line.light, lw=2, transform=figure.transFigure))
     figure.text(0.211, y, "needed", va="center", color=TEXT)
-    figure.text(0.985, y, "one bar for each micro-batch of an update", va="center", ha="right", color=MUTED)
+    figure.text(0.985, y, _under(windows), va="center", ha="right", color=MUTED)
 
 
 def sentence(report, title: str = "") -> str:
