@@ -38,6 +38,19 @@ def test_a_loop_that_the_doctor_does_not_understand_gets_a_report_all_the_same(c
     assert isinstance(report, Report) and report.to_json() and str(report)
 
 
+DOUBLE = ("right: flat buffer", "right: casts inputs", "right: with a second network")  # written for float64
+RIGHT = [case for case in cases() if not case.names and case.ranks == 1 and not case.options and case.id not in DOUBLE]
+
+
+@pytest.mark.parametrize("case", RIGHT, ids=lambda case: case.id)
+def test_a_right_loop_is_right_on_a_model_and_batches_of_your_own_too(case):
+    draw = torch.Generator().manual_seed(0)
+    batches = [(torch.randn(4, 5, generator=draw), torch.randn(4, 1, generator=draw)) for _ in range(10)]
+    model = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    report = examine(case.loop, 4, model=model, loss_fn=torch.nn.MSELoss(), batches=batches)
+    assert report.ok, report
+
+
 # -- loops put together at random ----------------------------------------------------------------------------------
 
 DIVISORS = ("none", "K", "window", "rows", "index", "K twice", "epoch", "K - 1", "own rows")
