@@ -156,7 +156,7 @@ def report_of(facts: Facts, found, words: str) -> Report:
         windows.append(Window(update.number, update.epoch, span, used, needed, update.residual, stale, right))
     found = list(found)
     first = next((window for window in windows if not window.right), None)
-    if first is not None and not any(one.kind in ("wrong", "limit") for one in found):
+    if first is not None and not getattr(facts.known, "taped", False) and not any(one.kind in ("wrong", "limit") for one in found):
         words = f"Update {first.number} did not get the gradient of its window, and no fault of the table explains why."
         found.append(Diagnosis("wrong weights", words, cure_of("wrong weights"), "wrong"))
     counts = {name: len(facts.log.of(kind)) for kind, name in COUNTED.items()}

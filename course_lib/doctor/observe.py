@@ -47,6 +47,7 @@ class Log:
     returned: list = field(default_factory=list)  # one value per epoch
     error: object = None  # the Fault or exception that ended the run
     generator: bool = False
+    tracked: int = 0  # batches that a BatchNorm layer counted in the run
     cut: bool = False  # it was ended because it had shown enough
     first_lr: list = field(default_factory=list)
     optimizer: int = 0  # id of the one that the loop was given

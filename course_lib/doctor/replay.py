@@ -141,7 +141,9 @@ class Replay:
     def _clear(self, event):
         wiped = bool(event.before.any()) or not finite(event.before)
         if event.after is not None and bool(event.after.any()):
-            # a clear of some parameters only: what is left is no sum over all parameters any more
+            if bool(((event.after == event.before) | (event.after == 0)).all()):
+                self._note("partial clear", event)  # the rest may follow: two optimizers clear one after the other
+                return
             self._other(event) if wiped and not torch.equal(event.before, event.after) else None
             return
         self._note("clear", event, by=event.info.get("by", ""), wiped=wiped)

@@ -35,7 +35,7 @@ def no_update(facts: Facts):
 
 def windows(facts: Facts):
     """Where the updates come."""
-    if not facts.updates or facts.policy in ("flush", "carry"):
+    if not facts.updates or facts.policy in ("flush", "carry") or (facts.blind and max(facts.sizes) < 2):
         return
     sizes = [size for size in facts.sizes if size]
     should = [len(chunk) for chunk in facts.flush]

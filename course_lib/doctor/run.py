@@ -134,6 +134,7 @@ def watched(problem, loop, adapter=None, epochs: int = 2, hold: bool = True, cha
         parameter.grad = None  # what stood there before is none of this loop's doing
     rows = Rows()
     probe = copied(model)
+    counted = _tracked(model)
     inner = asks_for(loop, "epochs") or asks_for(loop, "max_steps")
     watch = Watch(model, optimizer, rows, hold=hold, user_globals=globals_of(loop))
     if clean_up is not None:
@@ -170,7 +171,13 @@ def watched(problem, loop, adapter=None, epochs: int = 2, hold: bool = True, cha
             returned.close()
             break
         watch.log.returned.append(returned)
+    watch.log.tracked = max((now - before for before, now in zip(counted, _tracked(model))), default=0)
     return watch.log, rows, model
+
+
+def _tracked(model) -> list:
+    """How many batches each BatchNorm layer of a model has counted."""
+    return [int(b) for name, b in model.named_buffers() if name.endswith("num_batches_tracked")]
 
 
 def _ours(error) -> bool:

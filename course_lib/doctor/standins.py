@@ -83,13 +83,20 @@ def _wrapped(make):
 @_wrapped
 def _backward(watch, original, args, kwargs):
     loss = args[0] if args else kwargs.get("tensors")
-    with watch.around("backward", factor=factor_of(loss), loss=_value(loss)):
+    weight = args[1] if len(args) > 1 else kwargs.get("grad_tensors")
+    hooked = any(getattr(p, "_backward_hooks", None) for p in watch.parameters)
+    with watch.around("backward", factor=factor_of(loss, weight), loss=_value(loss), hooked=hooked):
         return original(*args, **kwargs)
 
 
-def factor_of(loss) -> float | None:
-    """The constant between a loss and the reduction that made it: 1/4 for `mse_loss(...) / 4`."""
+def factor_of(loss, weight=None) -> float | None:
+    """The constant between a loss and the mean that it is made of: 1/4 for `mse_loss(...) / 4`.
+
+    A summed loss counts as its mean times the number of its terms. `weight`: what was given to backward() for it.
+    """
     node, factor = getattr(loss, "grad_fn", None), 1.0
+    if isinstance(weight, torch.Tensor) and weight.numel() == 1:
+        factor = float(weight)
     while node is not None and node.name() in ("DivBackward0", "MulBackward0"):
         below = [child for child, _ in node.next_functions if child is not None]
         other = getattr(node, "_saved_other", None)
@@ -105,7 +112,19 @@ def factor_of(loss) -> float | None:
             break
         factor = factor / other if node.name() == "DivBackward0" else factor * other
         node = below[0]
-    return factor
+    return factor * _terms(node)
+
+
+def _terms(node) -> float:
+    """How many terms a summed loss has; 1 for a mean, and for what cannot be told."""
+    try:
+        if node is None or getattr(node, "_saved_reduction", None) != 2:  # torch's number for "sum"
+            return 1.0
+        target = node._saved_target
+        ignored = getattr(node, "_saved_ignore_index", None)
+        return float(target.numel() if ignored is None else (target != ignored).sum())
+    except Exception:
+        return 1.0
 
 
 def _value(loss):

@@ -60,7 +60,7 @@ class LateWatch(Watch):
         nothing = torch.nn.Module()
         nothing.register_parameter("unused", torch.nn.Parameter(torch.zeros(1)))
         super().__init__(nothing, torch.optim.SGD(nothing.parameters(), lr=1.0), rows, user_globals=user_globals)
-        self.met = False
+        self.met = self.partial = False
 
     def _forward_ends(self, module, args, *rest):
         if self._mine() and self.depth == 1 and not self.met and torch.is_grad_enabled():
@@ -84,6 +84,9 @@ class LateWatch(Watch):
         if not self.log.of("step"):
             self.log.optimizer = id(optimizer)
             self.log.first_lr = [group.get("lr") for group in optimizer.param_groups]
+        held = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        mine = [p for p in held if id(p) in self.identity]
+        self.partial |= bool(mine) and len(mine) < len(held)  # the model is called part by part
         super()._note_step(optimizer)
 
 
@@ -100,6 +103,10 @@ class TapeKnown:
             for n, (epoch, _) in enumerate(rows.batches)
         ]
         self.loose = watch.others  # a forward may serve another network: one that no backward reaches is no finding
+        backwards = watch.log.of("backward")
+        # gradients that do not come out of backward(), or that hooks change on the way: their weights cannot be read
+        self.blind = watch.partial or bool(watch.log.of("taken")) or not backwards
+        self.blind |= any(event.info.get("hooked") for event in backwards)
         self._gradients: dict = {}
         self._losses: dict = {}
         self._read(watch.log)
@@ -152,6 +159,7 @@ class TapeKnown:
         """Not known."""
         return 0.0
 
+    taped = True
     tolerance = 1e-3
     batch_statistics: list = []
 
@@ -185,7 +193,8 @@ def facts_of_tape(run, accumulation_steps: int | None, user_globals=None, clean_
 
 def _steps(log, replay) -> int:
     """The accumulation steps that the loop seems to mean: what its windows hold, or, where it steps each time, what it divides by."""
-    held = [len(update.own) for update in replay.updates if update.own]
+    counted = [{n for n, event in update.visits if event.info.get("counts")} for update in replay.updates]
+    held = [len(numbers) for numbers in counted if numbers]
     usual = Counter(held).most_common(1)[0][0] if held else 1
     divisors = [round(1 / f) for f in (e.info.get("factor") for e in log.of("backward")) if f and 0 < f < 0.75]
     return usual if usual > 1 or not divisors else Counter(divisors).most_common(1)[0][0]
