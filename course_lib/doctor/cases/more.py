@@ -315,7 +315,7 @@ CASES = (
     Case("more: continue", continues_on_odd.__doc__, continues_on_odd, ("data skipped",)),
     Case("more: half without graph", half_without_graph.__doc__, half_without_graph, ("data skipped",)),
     Case("right: noise", adds_noise.__doc__, adds_noise),
-    Case("right: penalty", penalises.__doc__, penalises),
+    Case("right: penalty in the loss", penalises.__doc__, penalises),
     Case("more: moves inside", moves_inside.__doc__, moves_inside, ("weights moved in the window",)),
     Case("more: rate over K", rate_over_k.__doc__, rate_over_k, ("learning rate changed",), ("not divided",)),
     Case("more: normalises each", normalises_each.__doc__, normalises_each, ("clipped in the window",), ("not divided",)),

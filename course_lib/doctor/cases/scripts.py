@@ -337,10 +337,6 @@ CASES = (
     told("right: script, trainer", config_trainer),
     told("script: count not set back", config_trainer_forgets, ("wrong window",), options=KNOWN),
     told("script: graphs kept", keeps_graphs, ("graph kept",)),
-)  # fmt: skip
-
-# the doctor does not say this yet
-OPEN = (
     told("script: same batch", gpt_same_batch, ("other micro-batches",), ("update every micro-batch",),
          options=KNOWN),
     told("right: script, adversarial", adversarial),

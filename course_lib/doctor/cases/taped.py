@@ -27,16 +27,13 @@ HIDDEN = {
     "B35", "B09a", "B51", "unseen: each batch K times", "unseen: whole windows only", "unseen: outputs divided",
     "unseen: frozen on odd", "unseen: other targets", "unseen: first slice again", "unseen: always the first batch",
     "unseen: strided windows", "unseen: rest of the rows dropped", "unseen: growing slices", "unseen: sharpness aware",
-    "found: islice of the loader",
+    "found: islice of the loader", "unseen: one layer divided",
 }  # fmt: skip
 
 # the doctor does not say this yet
 NOT_YET = {
-    "right: by autograd grad", "right: scaled sums", "right: hooks divide", "right: gradient of a share",
-    "right: by functional grad", "right: moves grad to main", "right: row by row", "right: big batch",
-    "right: joined and cut anew", "right: chunks, unequal", "right: by forward", "right: layer by layer",
-    "right: multiplies gradients", "unseen: skips large losses", "unseen: only the last goes backward",
-    "unseen: buffers live on", "unseen: overwrites .grad", "unseen: gradient argument", "unseen: fewer chunks",
+    "unseen: skips large losses", "unseen: only the last goes backward", "unseen: buffers live on",
+    "unseen: overwrites .grad", "unseen: fewer chunks",
 }  # fmt: skip
 
 
