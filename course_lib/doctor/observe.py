@@ -23,6 +23,9 @@ from .rows import Rows
 from .standins import stand_in
 
 
+LOOKED_AT = 200  # forwards at which the loop's own variables are looked through
+
+
 @dataclass
 class Event:
     """One thing that happened. `before` and `after`: the gradient of all parameters as one vector, None for no change.
@@ -76,6 +79,7 @@ class Watch:
         self.log.first_lr = [group.get("lr") for group in optimizer.param_groups]
         self.last = self.gradient()
         self.depth = self.quiet = 0
+        self.forwards = 0
         self.others = False  # another network was trained beside this one
         self.within: list = []  # steps that were made inside of another call
         self.in_scaler_step = self.in_scheduler = False
@@ -176,6 +180,8 @@ class Watch:
         if found is None and not self._same_model(module):
             return  # a part of the model on something that is no data
         self.catch_up()
+        self.forwards += 1
+        early = self.forwards <= LOOKED_AT
         random = not torch.equal(self.last_rng, torch.get_rng_state())
         self.note(
             "forward",
@@ -186,8 +192,8 @@ class Watch:
             grad=torch.is_grad_enabled() and _has_graph(output),
             autocast=torch.is_autocast_enabled("cpu"),
             rng=self.last_rng if random else None,
-            graphs=graph_sizes(),
-            averages=averages(self.log.base, self.identity),
+            graphs=graph_sizes() if early else {},
+            averages=averages(self.log.base, self.identity) if early else {},
             modes=None if self.log.of("forward") else {name: part.training for name, part in module.named_modules()},
         )
 
