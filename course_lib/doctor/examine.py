@@ -119,7 +119,7 @@ def _on_tape(loop, accumulation_steps, clean_up):
         words = "A loop without parameters must train a model of its own, or return Owned(...)."
         raise Fault("nothing went forward", words)
     report = report_of(facts, diagnose(facts), f"its own {type(facts.known.model).__name__}")
-    return replace(report, notes=(NOTE, *((ENDED,) if facts.log.cut else ())))
+    return replace(report, notes=(NOTE, *report.notes, *((ENDED,) if facts.log.cut else ())))
 
 
 def facts_of(loop, problem: Problem, adapter=None, epochs: int = 2, run=None, clean_up=None) -> Facts:
@@ -141,6 +141,9 @@ def report_of(facts: Facts, found, words: str) -> Report:
     """The report of one run."""
     windows = []
     for update in facts.updates:
+        rewritten = getattr(facts.known, "taped", False) and any(c.kind == "other" for c in update.changes)
+        if facts.blind or rewritten:
+            continue  # nothing to tell by
         span = tuple(facts.span(update))
         needed = tuple(facts.known.needed(span)) if update.finite else (float("nan"),) * len(span)
         used = tuple(facts.used(update))
@@ -166,7 +169,7 @@ def report_of(facts: Facts, found, words: str) -> Report:
 
 
 def _notes(facts: Facts) -> tuple:
-    notes = []
+    notes = ["How much each micro-batch counts cannot be read off this loop from outside."] if facts.blind else []
     common = max((update.common for update in facts.updates), default=0.0)
     if common:
         notes.append(f"A part ({common:.0%}) of each gradient is the same in all micro-batches (a penalty?); it is left out here.")

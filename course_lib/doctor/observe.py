@@ -173,6 +173,8 @@ class Watch:
         if torch.is_grad_enabled() and _has_graph(output):
             self._adopt(module)
         theirs = list(module.parameters())
+        if not theirs and module is not self.module:
+            return  # a loss such as nn.MSELoss, or a layer without weights
         if theirs and module is not self.module and not any(id(p) in self.identity for p in theirs):
             self.others |= any(p.requires_grad for p in theirs)
             return  # another network, perhaps on the same data

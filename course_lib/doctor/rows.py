@@ -22,7 +22,7 @@ class Rows:
         self.sizes: list = []  # rows of each
         self.parts: dict = {}  # a row's content -> which tensor of its batch it is in
         self.part = 0  # ... of the latest call
-        self.last = -1  # the batch of the training forward before
+        self.last = (-1, -1)  # (batch, row) where the training forward before ended
 
     def add(self, epoch: int, batches: list, inputs=None) -> None:
         """Learn the batches of one epoch. `inputs(batch)`: the tensors that the model itself is given for it."""
@@ -57,7 +57,7 @@ class Rows:
                 if found is not None:
                     self.part = self.parts.get(_keys(tensor)[0], 0)
                     if training:
-                        self.last = found[0][0]
+                        self.last = found[-1]
                     return found
         except Exception:
             pass  # a tensor that cannot be looked into, such as one inside of vmap
@@ -67,7 +67,7 @@ class Rows:
         keys = _keys(tensor)
         numbers = self.whole.get(tuple(keys))
         if numbers:
-            number = next((n for n in numbers if n > self.last), numbers[0])
+            number = next((n for n in numbers if (n, 0) > self.last), numbers[0])
             return tuple((number, row) for row in range(len(keys)))
         found, taken, here = [], set(), None
         for key in keys:
@@ -76,7 +76,7 @@ class Rows:
             if places:
                 # equal rows in several batches: stay in this batch, else go on to the next one
                 place = next((p for p in places if p[0] == here), None) or next(
-                    (p for p in places if p[0] > self.last), places[0]
+                    (p for p in places if p > self.last), places[0]
                 )
                 found.append(place)
                 taken.add(place)

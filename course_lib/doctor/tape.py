@@ -106,6 +106,7 @@ class TapeKnown:
         backwards = watch.log.of("backward")
         # gradients that do not come out of backward(), or that hooks change on the way: their weights cannot be read
         self.blind = watch.partial or bool(watch.log.of("taken")) or not backwards
+        self.blind |= bool(watch.log.of("hand")) and not any(event.before.any() for event in watch.log.of("step"))
         self.blind |= any(event.info.get("hooked") for event in backwards)
         self._gradients: dict = {}
         self._losses: dict = {}
