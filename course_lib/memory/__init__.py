@@ -2,5 +2,6 @@
 
 from . import ledger
 from .accumulate import accumulate
+from .checkpoint import CheckpointError, checkpoint, checkpoint_sequential
 
-__all__ = ["accumulate", "ledger"]
+__all__ = ["CheckpointError", "accumulate", "checkpoint", "checkpoint_sequential", "ledger"]

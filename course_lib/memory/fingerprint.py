@@ -1,0 +1,102 @@
+"""Is a recomputed tensor the one that forward saved? By its kind (always), or by its value (on request)."""
+
+from __future__ import annotations
+
+import traceback
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def kind(tensor: torch.Tensor) -> tuple:
+    """Shape, dtype and device: costs nothing and keeps nothing."""
+    return tensor.shape, tensor.dtype, tensor.device
+
+
+def value(tensor: torch.Tensor) -> tuple:
+    """The kind, and a hash of all bits in their order: keeps one number, costs a pass over the tensor.
+
+    Two different tensors have the same hash with a chance of about 2**-64.
+    """
+    with torch.no_grad():
+        dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
+        dense = torch.view_as_real(dense) if dense.is_complex() else dense
+        bits = dense.resolve_neg().contiguous().flatten().view(torch.uint8)
+        bits = torch.nn.functional.pad(bits, (0, -bits.numel() % 8)).view(torch.int64)
+        mixed = bits * -7046029254386353131 + torch.arange(bits.numel(), device=bits.device) * 2862933555777941757
+        mixed = (mixed ^ (mixed >> 31)) * -4658895280553007687  # int64 wraps around, as a hash should
+        return *kind(tensor), int((mixed ^ (mixed >> 29)).sum())
+
+
+CHECKS = {"default": kind, "none": lambda tensor: None, "values": value}
+
+
+def saved_where() -> str:
+    """The line of the user's code that is running: "file.py:12: y = x.exp()"."""
+    for frame in reversed(traceback.extract_stack()):
+        if "/torch/" not in frame.filename and "course_lib/memory/" not in frame.filename:
+            return f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}: {frame.line}"
+    return "unknown"
+
+
+def describe_difference(differing: list, count: int) -> str:
+    """The text of the error for [(index, print of forward, print of now, line), ...] of `count` saved tensors."""
+    index, then, now, where = differing[0]
+    if then[:3] == now[:3]:
+        return (
+            f"Recomputed values differ from those of forward: the first is saved tensor {index} of {count}, shape "
+            f"{tuple(now[0])}, {now[1]}, saved at {where}. Something that the region reads is not as it was: a number, a weight, "
+            "a random choice, an operation that is not deterministic."
+        )
+    lines = [
+        f"tensor at position {i}:\nsaved metadata: {_words(old)}\nrecomputed metadata: {_words(new)}\nsaved at {line}"
+        for i, old, new, line in differing
+    ]
+    hint = ""
+    grown = [j for j, (a, b) in enumerate(zip(then[0], now[0])) if b == 2 * a] if len(then[0]) == len(now[0]) else []
+    if grown and then[1:3] == now[1:3]:
+        hint = f"\nDimension {grown[0]} has doubled: is there a cache that the region fills, and now fills again?"
+    return "Recomputed values for the following tensors have different metadata than in forward.\n" + "\n".join(lines) + hint
+
+
+def _words(print_: tuple) -> str:
+    return f"{{'shape': {print_[0]}, 'dtype': {print_[1]}, 'device': {print_[2]!r}}}"
+
+
+class _Log(TorchDispatchMode):
+    """Writes down every operator: its name, and the kinds of its tensors."""
+
+    def __init__(self, lines: list):
+        super().__init__()
+        self.lines = lines
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        shapes = ", ".join(f"{str(a.dtype).removeprefix('torch.')}{list(a.shape)}" for a in args if isinstance(a, torch.Tensor))
+        self.lines.append(f"{func}({shapes})   {saved_where()}")
+        return out
+
+
+class OperatorLog:
+    """`debug=True`: the operators of both runs, side by side in the error. Two contexts, one for each run."""
+
+    def __init__(self):
+        self.forward: list = []
+        self.recompute: list = []
+
+    def contexts(self):
+        return _Log(self.forward), _Log(self.recompute)
+
+    def explained(self, error: Exception) -> Exception:
+        """The same kind of error, with the first operator that differs and both logs."""
+        pairs = list(zip(self.forward, self.recompute))
+        first = next((i for i, (then, now) in enumerate(pairs) if then != now), min(len(self.forward), len(self.recompute)))
+
+        def listed(lines, what):
+            return f"Operations executed during {what}:\n" + "\n".join(f"{i:4} {line}" for i, line in enumerate(lines))
+
+        return type(error)(
+            f"{error}\n\nYou are seeing this error because you passed `debug=True` to checkpoint: the runs differ from operation "
+            f"{first} on (a recompute that stops early is shorter).\n{listed(self.forward, 'the original forward')}\n"
+            f"{listed(self.recompute, 'recomputation')}"
+        )
