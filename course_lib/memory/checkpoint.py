@@ -110,6 +110,9 @@ class Region:
         slot = Slot()
         self.slots.append(weakref.ref(slot))
         self.prints.append(self.fingerprint(tensor))
+        owner = tensor._base if tensor._is_view() else tensor
+        if owner.is_leaf and owner.requires_grad:  # a weight: the rerun must find it as it is
+            self.outside.watch_weight(owner)
         return slot
 
     def forward_ended(self) -> None:

@@ -115,6 +115,11 @@ class Outside:
             if not tensor.is_inference():
                 self.arguments.append((weakref.ref(tensor), tensor._version, place))
 
+    def watch_weight(self, weight: torch.Tensor) -> None:
+        """A leaf that autograd saved. An optimizer's step between forward and backward would change it."""
+        if not weight.is_inference():
+            self.versions.append((weakref.ref(weight), weight._version, None))
+
     def forward_ended(self) -> None:
         """What the region itself moved (a counter, a running sum) is not held against it: its own doing is repeated."""
         if not self.names:
@@ -131,7 +136,8 @@ class Outside:
         for place, (ref, version, name) in enumerate((*self.arguments, *self.versions)):
             tensor = ref()
             if tensor is not None and tensor._version != version:
-                what = f"argument {name!r}" if place < len(self.arguments) else f"{name!r}, which the function reads from outside,"
+                what = "a weight" if name is None else f"{name!r}, which the function reads from outside,"
+                what = f"argument {name!r}" if place < len(self.arguments) else what
                 return (
                     f"{what} (shape {tuple(tensor.shape)}) has been modified by an inplace operation: it was at version "
                     f"{version} and is at {tensor._version} now. Change a copy, or call backward first."

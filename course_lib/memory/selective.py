@@ -115,7 +115,12 @@ USED = object()
 def _sealed(out):
     if isinstance(out, (list, tuple)):
         return type(out)(map(_sealed, out))
-    return (out.detach(), out._version) if isinstance(out, torch.Tensor) else out
+    if not isinstance(out, torch.Tensor):
+        return out
+    # Under a dispatch mode in-place changes are not counted; without this the kept tensor would not share the counter.
+    with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
+        kept = out.detach()
+    return kept, kept._version
 
 
 def _opened(kept, func):
