@@ -28,8 +28,10 @@ class _Offload(saved_tensors_hooks):
         stored: dict = {}  # one copy for a tensor that several operators save: {id: (weak tensor, version, weak copy)}
 
         def pack(tensor):
-            # A parameter is alive anyway: moving it frees nothing. A view would be stored once for each view.
-            if (tensor.is_leaf and tensor.requires_grad) or tensor.nbytes < min_bytes or tensor.layout is not torch.strided:
+            # A parameter is alive anyway: moving it frees nothing. A Linear saves a transposed view of its weight.
+            owner = tensor._base if tensor._is_view() else tensor
+            weight = owner.is_leaf and owner.requires_grad
+            if weight or tensor.nbytes < min_bytes or tensor.layout is not torch.strided:
                 self.kept_bytes += tensor.nbytes
                 return tensor
             ref, version, copy = stored.get(id(tensor), (lambda: None, None, lambda: None))
@@ -50,6 +52,10 @@ class _Offload(saved_tensors_hooks):
             return packed.back()
 
         super().__init__(pack, unpack)
+
+    def __enter__(self):
+        super().__enter__()
+        return self
 
 
 class _Copy:
