@@ -1,0 +1,1 @@
+"""Exercises of notebook 05: traps and their repair."""
