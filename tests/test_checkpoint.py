@@ -237,6 +237,13 @@ def test_counters_and_sums_of_the_region_itself_are_not_mistaken_for_changes():
     assert torch.allclose(x.grad, 2 * x.cos())
 
 
+def test_arguments_that_hold_themselves_do_not_hang():
+    ring, x = [1], point()
+    ring.append(ring)
+    checkpoint(lambda x, ring: x.sin() * ring[0], x, ring).sum().backward()
+    assert torch.allclose(x.grad, x.cos())
+
+
 def test_something_that_cannot_be_called_is_refused():
     with pytest.raises(TypeError, match="needs a function or a module"):
         checkpoint(3, point())

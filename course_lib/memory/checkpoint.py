@@ -21,12 +21,11 @@ import weakref
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint as _torch_checkpoint
-from torch.utils.checkpoint import checkpoint_sequential as _torch_sequential
 
 from .ambient import ambient, restored
 from .fingerprint import CHECKS, OperatorLog, describe_difference, saved_where
 from .once import recomputing, second_run
-from .outside import Outside, names_of, rebuilt, tensors_in
+from .outside import Outside, names_of, rebuilt, tensors_in, version_of
 from .randomness import Draws, source_of
 
 __all__ = [
@@ -139,7 +138,7 @@ class Region:
                 f"backward has read it. Read ctx.saved_tensors once and keep the result.{overlap}"
             )
         slot.filled[call] = (None, None)
-        if tensor._version != version:
+        if version_of(tensor) != version:
             raise CheckpointError(
                 f"A tensor that backward needs (shape {tuple(tensor.shape)}) has been modified by an inplace operation of the "
                 "region after it was saved. Use the operation that returns a new tensor."
@@ -189,7 +188,7 @@ class Region:
                 )
             slot = self.slots[i]()
             if slot is not None:  # it may be gone: then a part of the graph was freed before, and nobody asks any more
-                slot.filled[call] = (tensor, 0 if tensor.is_inference() else tensor._version)
+                slot.filled[call] = (tensor, version_of(tensor))
                 if self.prints[i] != (now := self.fingerprint(tensor)):
                     differing.append((i, self.prints[i], now, saved_where()))
             if self.early_stop and i + 1 == len(self.slots):
@@ -283,6 +282,9 @@ def checkpoint(
     log = OperatorLog() if debug else None
     forward_context, recompute_context = log.contexts() if log else context_fn()
     devices = {tensor.device for tensor in tensors_in((args, kwargs)) if tensor.device.type not in ("cpu", "meta")}
+    cuda_before = torch.cuda.is_initialized()
+    if cuda_before:
+        devices.add(torch.device("cuda", torch.cuda.current_device()))
     names = names_of(function)
     given = filter(None, map(source_of, (*args, *kwargs.values(), *names.values())))
     draws = Draws(devices, given) if preserve_rng_state else None
@@ -304,6 +306,8 @@ def checkpoint(
         done = True
     if not done:
         raise RuntimeError("The forward context of context_fn suppressed an exception, so there is no result to return.")
+    if preserve_rng_state and torch.cuda.is_initialized() and not cuda_before:
+        raise RuntimeError("CUDA was first used inside a checkpointed region, so its random state is unknown. Use it before.")
     region.forward_ended()
     return out
 

@@ -34,8 +34,9 @@ CHECKS = {"default": kind, "none": lambda tensor: None, "values": value}
 def saved_where() -> str:
     """The line of the user's code that is running: "file.py:12: y = x.exp()"."""
     for frame in reversed(traceback.extract_stack()):
-        if "/torch/" not in frame.filename and "course_lib/memory/" not in frame.filename:
-            return f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}: {frame.line}"
+        path = frame.filename.replace("\\", "/")
+        if "/torch/" not in path and "course_lib/memory/" not in path:
+            return f"{path.rsplit('/', 1)[-1]}:{frame.lineno}: {frame.line}"
     return "unknown"
 
 

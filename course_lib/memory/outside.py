@@ -18,24 +18,30 @@ import torch
 from .randomness import source_of
 
 
-def tensors_in(value, found=None) -> list:
+DEEP = 12  # containers inside containers: a structure that holds itself ends here
+
+
+def tensors_in(value, depth: int = DEEP) -> list:
     """Every tensor inside a value: lists, tuples, dicts and dataclasses are looked into."""
-    found = [] if found is None else found
     if isinstance(value, torch.Tensor):
-        found.append(value)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            tensors_in(part, found)
+        return [value]
+    if isinstance(value, (list, tuple)):
+        parts = value
     elif isinstance(value, dict):
-        for part in value.values():
-            tensors_in(part, found)
+        parts = value.values()
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            tensors_in(getattr(value, field.name, None), found)
-    return found
+        parts = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    else:
+        return []
+    return [tensor for part in parts for tensor in tensors_in(part, depth - 1)] if depth else []
 
 
-def rebuilt(value, change, leaf=torch.Tensor):
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was changed in place. Tensors of inference mode do not count; they cannot be saved either."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def rebuilt(value, change, leaf=torch.Tensor, depth: int = DEEP):
     """The same structure with `change(part)` in place of every `leaf` in lists, tuples and dicts.
 
     The containers are new ones: what is later appended to the caller's list does not show in them.
@@ -43,12 +49,14 @@ def rebuilt(value, change, leaf=torch.Tensor):
     kind = type(value)
     if isinstance(value, leaf):
         return change(value)
+    if not depth:
+        return value
     if kind is list or kind is tuple:
-        return kind([rebuilt(part, change, leaf) for part in value])
+        return kind([rebuilt(part, change, leaf, depth - 1) for part in value])
     if kind is dict:
-        return {key: rebuilt(part, change, leaf) for key, part in value.items()}
+        return {key: rebuilt(part, change, leaf, depth - 1) for key, part in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return kind(*(rebuilt(part, change, leaf) for part in value))
+        return kind(*(rebuilt(part, change, leaf, depth - 1) for part in value))
     return value
 
 
@@ -112,13 +120,11 @@ class Outside:
 
     def _watch(self, place, values) -> None:
         for tensor in (values,) if isinstance(values, torch.Tensor) else tensors_in(values):
-            if not tensor.is_inference():
-                self.arguments.append((weakref.ref(tensor), tensor._version, place))
+            self.arguments.append((weakref.ref(tensor), version_of(tensor), place))
 
     def watch_weight(self, weight: torch.Tensor) -> None:
         """A leaf that autograd saved. An optimizer's step between forward and backward would change it."""
-        if not weight.is_inference():
-            self.versions.append((weakref.ref(weight), weight._version, None))
+        self.versions.append((weakref.ref(weight), version_of(weight), None))
 
     def forward_ended(self) -> None:
         """What the region itself moved (a counter, a running sum) is not held against it: its own doing is repeated."""
@@ -128,14 +134,13 @@ class Outside:
         self.names = {name: value for name, value in self.names.items() if after.get(name) is value}
         for name, value in self.names.items():
             for tensor in tensors_in(value):
-                if not tensor.is_inference():
-                    self.versions.append((weakref.ref(tensor), tensor._version, name))
+                self.versions.append((weakref.ref(tensor), version_of(tensor), name))
 
     def changes(self) -> str | None:
         """One sentence about the first thing that is not as it was, or None."""
         for place, (ref, version, name) in enumerate((*self.arguments, *self.versions)):
             tensor = ref()
-            if tensor is not None and tensor._version != version:
+            if tensor is not None and version_of(tensor) != version:
                 what = "a weight" if name is None else f"{name!r}, which the function reads from outside,"
                 what = f"argument {name!r}" if place < len(self.arguments) else what
                 return (
