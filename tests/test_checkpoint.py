@@ -3,6 +3,7 @@
 import importlib
 import os
 import random
+import threading
 import weakref
 
 import numpy
@@ -235,6 +236,20 @@ def test_counters_and_sums_of_the_region_itself_are_not_mistaken_for_changes():
     for _ in range(2):
         checkpoint(region, x).sum().backward()
     assert torch.allclose(x.grad, 2 * x.cos())
+
+
+def test_threads_do_not_meet_in_each_others_recomputes():
+    def work(net):
+        for _ in range(20):
+            checkpoint(net, torch.randn(8, 4, requires_grad=True)).sum().backward()
+
+    nets = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)) for _ in range(3)]
+    threads = [threading.Thread(target=work, args=(net,)) for net in nets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [int(net[1].num_batches_tracked) for net in nets] == [20] * 3
 
 
 def test_arguments_that_hold_themselves_do_not_hang():

@@ -268,7 +268,9 @@ def checkpoint(
     if use_reentrant or torch.compiler.is_compiling():  # the compiler knows torch's function, and makes its own plan
         passed = dict(preserve_rng_state=preserve_rng_state)
         if not use_reentrant:
-            passed.update(context_fn=context_fn, determinism_check=determinism_check, debug=debug, early_stop=early_stop)
+            passed.update(determinism_check=determinism_check, debug=debug, early_stop=early_stop)
+        if context_fn is not noop_context_fn:
+            passed.update(context_fn=context_fn)
         return _torch_checkpoint(function, *args, use_reentrant=bool(use_reentrant), **passed, **kwargs)
     if not callable(function):
         raise TypeError(f"checkpoint needs a function or a module to call, not {type(function).__name__}.")

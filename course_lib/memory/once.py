@@ -28,9 +28,12 @@ def second_run():
     output does not depend on them. Functional calls (`F.batch_norm` with buffers of your own) are not seen.
     """
     swapped: list = []
+    mine = threading.get_ident()
 
     def on_copies(module, inputs):
-        if isinstance(module, _NormBase) and module.training and module.track_running_stats and recomputing():
+        if threading.get_ident() != mine:  # the hook is seen by all threads, and each has its own recomputes
+            return
+        if isinstance(module, _NormBase) and module.training and module.track_running_stats:
             own = {name: buffer for name, buffer in module._buffers.items() if buffer is not None}
             swapped.append((module, own))
             with torch.no_grad():
