@@ -405,6 +405,49 @@ def context_fn_wraps_forward_and_each_recompute(api):
 
 
 @row
+def a_recompute_runs_the_operators_of_forward_and_a_detach(api):
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Names(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    seen: list = []
+    x = point(1)
+    out = api.checkpoint(lambda x: x.exp(), x, context_fn=lambda: (Names(), contextlib.nullcontext()))
+    assert seen == ["exp.default"], seen
+    out = api.checkpoint(lambda x: x.exp(), x, context_fn=lambda: (contextlib.nullcontext(), Names()))
+    out.sum().backward()
+    assert seen == ["exp.default"] * 2 + ["detach.default"], seen
+
+
+@row
+def backward_calls_in_a_group_may_follow_each_other_through_a_region(api):
+    from torch.utils.checkpoint import GraphExecGroup
+
+    def halves(x):
+        y = x.sin().cos()
+        return y, y.sin().cos()
+
+    for group, calls in ((GraphExecGroup(), 2), (contextlib.nullcontext(), 3)):
+        seen, x = Counted(halves), point()
+        y, z = api.checkpoint(seen, x)
+        with group:
+            (g,) = torch.autograd.grad(z, y, torch.ones_like(z))
+            torch.autograd.grad(y, x, g)
+        assert seen.calls == calls, seen.calls
+
+
+@row
+def a_freed_saved_tensor_cannot_be_read(api):
+    out = api.checkpoint(torch.exp, point())
+    out.sum().backward()
+    with raises(RuntimeError, "already been freed"):
+        out.grad_fn._saved_result
+
+
+@row
 def a_forward_context_that_swallows_errors_is_an_error(api):
     def broken(x):
         raise KeyError("oops")
@@ -577,7 +620,7 @@ def overlapping_backward_calls_in_a_group_raise(api):
     loss = api.checkpoint(lambda x: x.sin().exp(), point()).sum()
     with GraphExecGroup():
         loss.backward(retain_graph=True)
-        with raises(api.Error, "unpacked once"):
+        with raises(api.Error, "two backward calls that overlap"):
             loss.backward()
 
 

@@ -20,6 +20,7 @@ import weakref
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import CheckpointError as _TorchCheckpointError
 from torch.utils.checkpoint import checkpoint as _torch_checkpoint
 
 from .ambient import ambient, restored
@@ -38,8 +39,8 @@ __all__ = [
 ]
 
 
-class CheckpointError(RuntimeError):
-    """A region did not do the same again, so its gradients would be wrong."""
+class CheckpointError(_TorchCheckpointError):
+    """A region did not do the same again, so its gradients would be wrong. A RuntimeError, and a kind of torch's own."""
 
 
 class _Enough(BaseException):
@@ -132,7 +133,7 @@ class Region:
                 raise self.log.explained(error) if self.log else error
         tensor, version = slot.filled.get(call, (None, None))
         if tensor is None:
-            overlap = " Backward calls under one GraphExecGroup must not need the same activations." if _exec_group() else ""
+            overlap = " Performing two backward calls that overlap is not allowed in one GraphExecGroup." if _exec_group() else ""
             raise CheckpointError(
                 "Unpack is being triggered for a tensor that was already unpacked once: a recomputed tensor is freed when "
                 f"backward has read it. Read ctx.saved_tensors once and keep the result.{overlap}"

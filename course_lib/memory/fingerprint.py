@@ -57,7 +57,7 @@ def describe_difference(differing: list, count: int) -> str:
     grown = [j for j, (a, b) in enumerate(zip(then[0], now[0])) if b == 2 * a] if len(then[0]) == len(now[0]) else []
     if grown and then[1:3] == now[1:3]:
         hint = f"\nDimension {grown[0]} has doubled: is there a cache that the region fills, and now fills again?"
-    return "Recomputed values for the following tensors have different metadata than in forward.\n" + "\n".join(lines) + hint
+    return "Recomputed values for the following tensors have different metadata than during the forward pass.\n" + "\n".join(lines) + hint
 
 
 def _words(print_: tuple) -> str:
