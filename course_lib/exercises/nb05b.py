@@ -214,7 +214,7 @@ def _want_refused(answer, blocks, segments):
         if fault.diagnosis != "raised" or "`ValueError`" in fault.message:
             want_true(fault.diagnosis == "raised", fault.diagnosis, fault.message)
             return
-        raise Fault("bad error", f"For {blocks} blocks in {segments} segments: {fault.message} Say in a "
+        raise Fault("bad error", f"For {blocks} blocks in {segments} segments: {fault.message}. Say in a "
                     f"ValueError of your own what is "
                     "possible.") from None  # fmt: skip
     raise Fault("accepts anything", f"{blocks} blocks cannot make {segments} segments, and `my_sequential` "
