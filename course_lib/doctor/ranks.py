@@ -16,7 +16,6 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 
-
 from .known import relative
 from .names import ORDER, cure_of, kind_of
 from .observe import Watch
@@ -38,7 +37,7 @@ def examine_ranks(loop, sizes, accumulation_steps: int, time_limit: float = 60.0
     if world < 2:
         raise ValueError("sizes needs one list of micro-batch sizes for each of at least two ranks.")
     with tempfile.TemporaryDirectory() as folder:
-        context = mp.get_context("spawn")
+        context = _context()
         arguments = (world, folder, loop, [list(rows) for rows in sizes], accumulation_steps, time_limit)
         try:
             ranks = [context.Process(target=_rank, args=(r, *arguments), daemon=True) for r in range(world)]
@@ -55,6 +54,15 @@ def examine_ranks(loop, sizes, accumulation_steps: int, time_limit: float = 60.0
             rank.join()
         results = [_load(folder, r) for r in range(world)]
     return _report(results, sizes, accumulation_steps, bool(late), time.perf_counter() - start)
+
+
+def _context():
+    """How processes are started. Where it exists, a server that has imported torch once forks them in milliseconds."""
+    if "forkserver" not in mp.get_all_start_methods():
+        return mp.get_context("spawn")
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "torch.distributed", __name__])
+    return context
 
 
 def _load(folder, rank):
