@@ -75,8 +75,10 @@ def run(python, stage, folder, at_once=1):
     text, code = "", 0
     if stage == "unit":
         say(f"== unit: {STAGES['unit']}")
-        # without nbval: its import is slow, and plain tests have no use for it
-        code = subprocess.run([*pytest, "-p", "no:nbval", "tests"], cwd=ROOT, env=variables).returncode
+        # a process for each core, each with one thread; without nbval: its import is slow, and plain tests do not use it
+        spread = ["-n", str(min(4, os.cpu_count() or 1)), "--dist", "loadfile"]
+        command = [*pytest, "-p", "no:nbval", *spread, "tests"]
+        code = subprocess.run(command, cwd=ROOT, env={**variables, "OMP_NUM_THREADS": "1"}).returncode
     elif stage == "learner":
         code, text = _quietly([*pytest, *NBVAL, "notebooks"], variables)
     else:
