@@ -541,6 +541,13 @@ def a_checkpoint_inside_a_checkpoint_works(api):
 
 
 @row
+def the_same_module_in_two_regions_learns_from_both(api):
+    net, x = block(dropout=0.3), point()
+    got = gradients(lambda x, net: api.checkpoint(net, api.checkpoint(net, x)), x, net)
+    same(got, gradients(lambda x, net: net(net(x)), x, net))
+
+
+@row
 def three_levels_run_each_region_once_per_level(api):
     seen = [Counted(torch.sin) for _ in range(3)]
 
