@@ -58,7 +58,7 @@ def eager(function, *args, **kwargs):
 @cache
 def expected(kind) -> tuple[Seen, int]:
     """The run of a scene without checkpoint, and the least bytes that can be alive after its forward pass."""
-    right = observe(kind(), eager)
+    right = observe(kind(), eager, collect=False)
     trained = any(tensor.requires_grad for output in right.outputs for tensor in tensors_in(output))
 
     def forgetful(function, *args, **kwargs):
@@ -68,7 +68,7 @@ def expected(kind) -> tuple[Seen, int]:
             tensor.requires_grad_()
         return output
 
-    return right, observe(kind(), forgetful, backward=False).alive
+    return right, observe(kind(), forgetful, backward=False, collect=False).alive
 
 
 @cache
@@ -82,7 +82,7 @@ def with_gradient_one(kind) -> dict:
                 tensor.register_hook(torch.ones_like)
         return output
 
-    return observe(kind(), blind).gradients
+    return observe(kind(), blind, collect=False).gradients
 
 
 def testify(run, kind, *, stops_early: bool = False) -> Seen:
@@ -93,8 +93,8 @@ def testify(run, kind, *, stops_early: bool = False) -> Seen:
     return seen
 
 
-def observe(scene: Scene, checkpoint, backward: bool = True) -> Seen:
-    """Run a scene and note what happens."""
+def observe(scene: Scene, checkpoint, backward: bool = True, collect: bool = True) -> Seen:
+    """Run a scene and note what happens. collect: let Python collect cycles before something counts as left."""
     seen, probe = Seen(scene), scene.probe
 
     def noted(function, *args, **kwargs):
@@ -107,7 +107,7 @@ def observe(scene: Scene, checkpoint, backward: bool = True) -> Seen:
         start = meter.live_bytes
         with scene.around():
             loss = scene.forward(noted)
-        seen.alive, seen.names = _settled(meter, probe, start)
+        seen.alive, seen.names = _settled(meter, probe, start, collect)
         streams, probe.phase = [torch.get_rng_state()], "backward"
         if backward and loss.requires_grad:
             try:
@@ -117,15 +117,15 @@ def observe(scene: Scene, checkpoint, backward: bool = True) -> Seen:
                 raise
             except Exception as error:
                 seen.error = error.with_traceback(error.__traceback__)
-        seen.alive_after, seen.names_after = _settled(meter, probe, start)
+        seen.alive_after, seen.names_after = _settled(meter, probe, start, collect)
         seen.stream = (*streams, torch.get_rng_state())
     seen.gradients = {name: leaf.grad for name, leaf in scene.leaves.items() if leaf.requires_grad}
     return seen
 
 
-def _settled(meter, probe, start):
-    """(bytes, names) alive now. Cycles are collected first, but only where something seems to be left."""
-    if probe.alive():
+def _settled(meter, probe, start, collect):
+    """(bytes, names) alive now. Cycles are collected first, but only where something seems to be left: it is slow."""
+    if collect and probe.alive():
         gc.collect()
     return meter.live_bytes - start, probe.alive()
 
