@@ -1,0 +1,111 @@
+"""A chain of blocks, as a planner sees it: what each block costs in bytes and in work.
+
+Block i turns boundary i (its input) into boundary i + 1. All sizes are bytes, all costs are in one unit of your choice
+(FLOPs, seconds, or 1 for each block).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of a chain.
+
+    state_bytes: its input, which a checkpoint of this block keeps. own_bytes: what its backward needs besides the input
+    and the parameters. gradient_bytes: the gradient of its output, while it waits for the block's backward.
+    weight_gradient_bytes: gradients of its parameters that its backward allocates; 0 where they exist already.
+
+    The rest is how far memory rises for a moment, above what is counted anyway:
+    plain_extra: above input + output, in a forward that keeps nothing. taped_extra: above input + own + output, in a forward
+    that keeps everything. last_extra: above input + own, in a rerun that stops after its last saved tensor.
+    backward_extra: above input + own + both gradients.
+    """
+
+    state_bytes: int
+    own_bytes: int
+    gradient_bytes: int
+    forward_cost: float = 1
+    weight_gradient_bytes: int = 0
+    plain_extra: int = 0
+    taped_extra: int = 0
+    last_extra: int = 0
+    backward_extra: int = 0
+
+    @property
+    def saved_bytes(self) -> int:
+        """What its backward needs, its own input among it, parameters not."""
+        return self.state_bytes + self.own_bytes
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Blocks in order, the bytes of the last output, and of the gradient of the first input (0 if it needs none)."""
+
+    blocks: tuple
+    output_bytes: int
+    input_gradient_bytes: int = 0
+
+    def __post_init__(self):
+        if not self.blocks:
+            raise ValueError("A chain has at least one block.")
+        for i, block in enumerate(self.blocks):
+            for name, value in vars(block).items():
+                if value < 0:
+                    raise ValueError(f"Block {i}: {name} is {value}; sizes and costs are 0 or more.")
+                if name != "forward_cost" and (isinstance(value, bool) or not isinstance(value, int)):
+                    raise TypeError(f"Block {i}: {name} is a whole number of bytes, not {value!r}.")
+        for name in ("output_bytes", "input_gradient_bytes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; sizes are 0 or more.")
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    @classmethod
+    def uniform(cls, n: int, state_bytes: int = 1, saved_bytes: int = 16, gradient_bytes: int = 1, forward_cost: float = 1):
+        """n equal blocks. saved_bytes counts the block's own input. Raises ValueError for n < 1 or saved < state."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise ValueError(f"A chain has at least one block; got {n!r}.")
+        if saved_bytes < state_bytes:
+            raise ValueError(f"saved_bytes ({saved_bytes}) counts the input, so it is at least state_bytes ({state_bytes}).")
+        block = Block(state_bytes, saved_bytes - state_bytes, gradient_bytes, forward_cost)
+        return cls((block,) * n, output_bytes=state_bytes, input_gradient_bytes=gradient_bytes)
+
+    # -- what the ticks and the planner ask ----------------------------------------------------------------------------
+
+    def boundary(self, i: int) -> int:
+        """Bytes of boundary i: the input of block i, or the last output."""
+        return self.blocks[i].state_bytes if i < len(self.blocks) else self.output_bytes
+
+    def gradient(self, i: int) -> int:
+        """Bytes of the gradient of boundary i."""
+        return self.blocks[i - 1].gradient_bytes if i else self.input_gradient_bytes
+
+    def weight_gradients_after(self, i: int) -> int:
+        """Bytes of parameter gradients that exist when only the blocks after i have run backward."""
+        return sum(block.weight_gradient_bytes for block in self.blocks[i + 1 :])
+
+    # -- peaks, above what other parts of the schedule hold --------------------------------------------------------------
+
+    def plain_forward(self, start: int, i: int) -> int:
+        """Block i run inside a region that began at boundary `start`, keeping nothing."""
+        held = self.boundary(start) + (self.boundary(i) if i != start else 0)
+        return held + self.boundary(i + 1) + self.blocks[i].plain_extra
+
+    def taped_forward(self, i: int, last_of_rerun: bool) -> int:
+        block = self.blocks[i]
+        if last_of_rerun:
+            return block.saved_bytes + block.last_extra
+        return block.saved_bytes + self.boundary(i + 1) + block.taped_extra
+
+    def backward(self, i: int) -> int:
+        block = self.blocks[i]
+        return block.saved_bytes + self.gradient(i + 1) + self.gradient(i) + block.backward_extra + self.weight_gradients_after(i)
+
+    def waiting(self, end: int) -> int:
+        """What is alive while a region that ends with block `end` is run again: gradients of all that comes after it."""
+        if end == len(self.blocks) - 1:  # the first run: backward has not begun
+            return 0
+        return self.gradient(end + 1) + self.weight_gradients_after(end)

@@ -1,0 +1,2 @@
+def measure(blocks, x):
+    raise NotImplementedError

@@ -1,0 +1,70 @@
+"""A schedule step by step: what runs, what is alive, how many bytes. Pictures and predictions are both made from this."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .chain import Chain
+from .trees import blocks_of
+
+
+class Tick(NamedTuple):
+    """One block, run once. Bytes count what the schedule holds: parameters and gradients from before are not in them."""
+
+    action: str  # "forward", "recompute" or "backward"
+    block: int
+    kept: bool  # its activations stay (a forward or recompute that is taped)
+    states: tuple  # boundaries alive afterwards: i is the input of block i, n the output of the chain
+    taped: tuple  # blocks whose activations are alive afterwards
+    live_bytes: int  # alive afterwards
+    peak_bytes: int  # highest while it runs
+
+
+def ticks(chain: Chain, tree: tuple) -> tuple:
+    """All ticks of forward and backward, in order."""
+    out: list = []
+    _Run(chain, out).stretch(tree, len(chain) - 1, {}, frozenset(), first=True)
+    return tuple(out)
+
+
+class _Run:
+    def __init__(self, chain: Chain, out: list):
+        self.chain, self.out = chain, out
+
+    def stretch(self, parts: tuple, end: int, taped: dict, states: frozenset, first: bool) -> None:
+        """Run parts forward and then backward. taped: {block: bytes} and states: boundaries, both held by what lies before."""
+        chain, action = self.chain, "forward" if first else "recompute"
+        waiting = chain.waiting(end)
+        held = [(dict(taped), states)]
+        for part in parts:
+            taped, states = dict(held[-1][0]), held[-1][1]
+            base = self.held(taped, states) + waiting
+            if isinstance(part, tuple):
+                blocks = blocks_of(part)
+                states |= {blocks[0]}
+                for i in blocks:
+                    tip = frozenset({i + 1})
+                    self.note(action, i, False, states | tip, taped, waiting, base + chain.plain_forward(blocks[0], i))
+            else:
+                last = not first and part == end
+                peak = base + chain.taped_forward(part, last)
+                taped[part] = chain.blocks[part].saved_bytes
+                tip = frozenset() if last else frozenset({part + 1})
+                self.note(action, part, True, states | tip, taped, waiting, peak)
+            held.append((taped, states))
+        for part, (taped, states) in zip(reversed(parts), reversed(held[:-1])):
+            if isinstance(part, tuple):
+                self.stretch(part, blocks_of(part)[-1], taped, states, first=False)
+            else:
+                peak = self.held(taped, states) + chain.backward(part)
+                after = chain.gradient(part) + chain.weight_gradients_after(part - 1)
+                self.note("backward", part, False, states, taped, after, peak)
+
+    def held(self, taped: dict, states: frozenset) -> int:
+        """Bytes of taped blocks (their inputs among them) and of kept boundaries, each once."""
+        return sum(taped.values()) + sum(self.chain.boundary(i) for i in states if i not in taped)
+
+    def note(self, action, block, kept, states, taped, more, peak) -> None:
+        alive = tuple(sorted(states | set(taped)))
+        live = self.held(taped, states) + more
+        self.out.append(Tick(action, block, kept, alive, tuple(sorted(taped)), live, max(peak, live)))
