@@ -10,10 +10,11 @@ from torch.utils.checkpoint import checkpoint
 from .answers05 import Enough, Recompute, replayed, tensors_in
 
 
-def variant(*, inputs=True, world=True, stop=True, detach=True, pop=True, versions=True, recording=True, store=None, once=False,
-            by_tensor=False):  # fmt: skip
-    """A version 3; each flag leaves one thing out. `store`: where the recomputed tensors go instead of a "
-    "new dict."""
+def variant(
+    world=True, stop=True, detach=True, pop=True, versions=True, recording=True, once=False, single=False,
+    store=None,  # fmt: skip
+):
+    """A version 3; each flag leaves one thing out. store: a dict that recomputed tensors go into and stay in."""
 
     def my_checkpoint(function, *args, **kwargs):
         tensors = tensors_in([args, kwargs])
@@ -42,7 +43,7 @@ def variant(*, inputs=True, world=True, stop=True, detach=True, pop=True, versio
                     run(*args, **kwargs)
                 done = True
             result = found[place]
-            if by_tensor:
+            if single:
                 found.clear()
             elif pop:
                 del found[place]
@@ -62,7 +63,7 @@ in_a_global = variant(pop=False, store={})
 not_recording = variant(recording=False)
 no_versions = variant(versions=False)
 only_once = variant(once=True)
-for_each_tensor = variant(by_tensor=True)
+for_each_tensor = variant(single=True)
 
 
 def saves_everything(function, *args, **kwargs):
@@ -123,7 +124,8 @@ def with_a_dummy(function, *args, **kwargs):
 
     def segment(dummy, *tensors):
         rest = iter(tensors)
-        return function(*[next(rest) if isinstance(arg, torch.Tensor) else arg for arg in args], **kwargs) + dummy * 0
+        given = [next(rest) if isinstance(arg, torch.Tensor) else arg for arg in args]
+        return function(*given, **kwargs) + dummy * 0
 
     return Recompute.apply(replayed(segment, *tensors), dummy, *tensors)
 
@@ -281,7 +283,8 @@ def inputs_in_the_graph(function, *args, **kwargs):
     """The inputs rest in the graph, not in a closure: inside another checkpoint they are recomputed as "
     "well."""
     tensors = tensors_in([args, kwargs])
-    node = _Hold.apply(torch.zeros((), requires_grad=True), *tensors).grad_fn if torch.is_grad_enabled() else None
+    recording, anchor = torch.is_grad_enabled(), torch.zeros((), requires_grad=True)
+    node = _Hold.apply(anchor, *tensors).grad_fn if recording else None
     shape = _without_tensors([args, kwargs])
     run, saved, found = replayed(function, *tensors), 0, {}
     del tensors

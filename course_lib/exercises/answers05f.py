@@ -142,7 +142,8 @@ def by_hooks(model):
         _put_back(zip(norm.buffers(), noted.pop(norm, ())))
 
     for norm in _norms(model):
-        handles += [norm.register_forward_pre_hook(before), norm.register_forward_hook(after, always_call=True)]
+        handles.append(norm.register_forward_pre_hook(before))
+        handles.append(norm.register_forward_hook(after, always_call=True))
     try:
         yield
     finally:
@@ -227,6 +228,12 @@ class Tower(PlainTower):
 # each of these repairs all but one fault, or breaks something else
 
 
+def recomputed(segment, *inputs, block):
+    """torch's checkpoint, with the statistics of a block frozen in the recompute."""
+    contexts = nullcontext(), frozen_statistics(block)
+    return checkpoint(segment, *inputs, use_reentrant=False, context_fn=lambda: contexts)
+
+
 class GateLeft(Tower):
     def forward(self, x):
         return super().forward(x) if self.training else PlainTower.forward(self, x)
@@ -238,8 +245,7 @@ class RandomLeft(PlainTower):
             return x if random.random() < self.drop else x + block(scale * x)
 
         for block in self.blocks:
-            contexts = nullcontext(), frozen_statistics(block)
-            x = checkpoint(segment, x, block, self.scale, use_reentrant=False, context_fn=lambda c=contexts: c)
+            x = recomputed(segment, x, block, self.scale, block=block)
         return x
 
 
@@ -248,9 +254,8 @@ class LateLeft(PlainTower):
         for block in self.blocks:
             if random.random() < self.drop:
                 continue
-            contexts = nullcontext(), frozen_statistics(block)
             segment = lambda x, scale: x + block(scale * x)  # noqa: B023, E731
-            x = checkpoint(segment, x, self.scale, use_reentrant=False, context_fn=lambda c=contexts: c)
+            x = recomputed(segment, x, self.scale, block=block)
         return x
 
 
@@ -259,9 +264,8 @@ class StateLeft(PlainTower):
         for block in self.blocks:
             if random.random() < self.drop:
                 continue
-            contexts = nullcontext(), frozen_statistics(block)
             segment = lambda x, block: x + block(self.scale * x)  # noqa: E731
-            x = checkpoint(segment, x, block, use_reentrant=False, context_fn=lambda c=contexts: c)
+            x = recomputed(segment, x, block, block=block)
         return x
 
 
@@ -280,8 +284,7 @@ class StatisticsLost(PlainTower):
             if random.random() >= self.drop:
                 with frozen_statistics(block):
                     segment = lambda x, block, scale: x + block(scale * x)  # noqa: E731
-                    contexts = nullcontext(), frozen_statistics(block)
-                    x = checkpoint(segment, x, block, self.scale, use_reentrant=False, context_fn=lambda c=contexts: c)
+                    x = recomputed(segment, x, block, self.scale, block=block)
         return x
 
 
@@ -292,9 +295,8 @@ class NoCheckpoint(PlainTower):
 class NeverSkips(PlainTower):
     def forward(self, x):
         for block in self.blocks:
-            contexts = nullcontext(), frozen_statistics(block)
             segment = lambda x, block, scale: x + block(scale * x)  # noqa: E731
-            x = checkpoint(segment, x, block, self.scale, use_reentrant=False, context_fn=lambda c=contexts: c)
+            x = recomputed(segment, x, block, self.scale, block=block)
         return x
 
 

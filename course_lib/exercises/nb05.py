@@ -32,26 +32,23 @@ def check_kept(answer):
             typical = {
                 "numbers, not bytes": ({needed // 4}, "That is a count of numbers; each takes 4 bytes."),
                 "weights counted": ({needed + weights, needed + weights + 4 * (width + hidden)}, "The "
-                "weights are saved too, but "
-                                    "as references: they are alive anyway, and cost nothing more."),
+                "weights are saved too, but as references: they are alive anyway, and cost nothing more."),
                 "output counted": ({needed + x}, "The last Linear's output is not needed for its own "
                 "gradient."),
-                "input forgotten": ({needed - x}, "The first Linear's weight gradient needs its input, so "
-                "x is kept."),
+                "input forgotten": ({needed - x}, "The first Linear's weight gradient needs its input, so x "
+                "is kept."),
                 "kept twice": ({x + 2 * h} if shared else set(), f"{activation} saves its result, and the "
-                f"second Linear saves "
-                               "its input: that is one tensor, kept once."),
+                "second Linear saves its input: that is one tensor, kept once."),
                 "one of two": ({x + h} if not shared else set(), f"{activation} saves what goes *in*; the "
-                f"second Linear saves "
-                               "what comes out. Those are two tensors."),
+                "second Linear saves what comes out. Those are two tensors."),
             }  # fmt: skip
             if got == needed:
                 continue
             for diagnosis, (values, say) in typical.items():
                 want_true(got not in values, diagnosis, f"{what} gives {got:,}. {say}")
             raise Fault("wrong sum", f"{what} gives {got:,}. Go along the chain and ask of each operation: "
-                        f"which tensors does "
-                        "its derivative need? Add their bytes, each tensor once.")  # fmt: skip
+                        "which tensors does its derivative need? Add their bytes, each tensor "
+                        "once.")  # fmt: skip
 
 
 register(Exercise(
@@ -65,8 +62,8 @@ register(Exercise(
         "y = x @ W: the gradient of W needs x. So each Linear keeps what goes in.",
         "The derivative of tanh is 1 - tanh(x)^2: it can be had from the result. Which of the four can be "
         "had from the result?",
-        "relu and tanh save their result, which is what the second Linear keeps as well. gelu and silu "
-        "need their input.",
+        "relu and tanh save their result, which is what the second Linear keeps as well. gelu and silu need "
+        "their input.",
         "4 * batch * (width + hidden), and one more hidden for gelu and silu.",
     ),
     checker=check_kept,
@@ -119,32 +116,27 @@ def want_changes_noticed(run):
     seen = observe(Changed(), run)
     if seen.error is None and not all(close(seen.gradients[name], g, 1e-9) for name, g in right.items()):
         raise Fault("change not noticed", "Between forward and backward the segment's input was multiplied "
-                    "by 2 in place, and the "
-                    "gradient came out wrong without a word. Plain autograd raises an error then. "
-                    "`ctx.save_for_backward` "
-                    "notices such changes; an attribute of ctx does not.")  # fmt: skip
+                    "by 2 in place, and the gradient came out wrong without a word. Plain autograd raises an "
+                    "error then. `ctx.save_for_backward` notices such changes; an attribute of ctx does "
+                    "not.")  # fmt: skip
 
 
 register(Exercise(
     id="05.2",
     title="Version 1: run the segment twice",
-    prompt="Write an autograd.Function for `Recompute.apply(segment, *inputs)`, where segment(*inputs) "
-    "gives one tensor: nothing "
-    "but the inputs is kept in forward; backward runs the segment again and gives all gradients, those of "
-    "the weights inside too.",
+    prompt="Write an autograd.Function for `Recompute.apply(segment, *inputs)`, where segment(*inputs) gives "
+    "one tensor: nothing but the inputs is kept in forward; backward runs the segment again and gives all "
+    "gradients, those of the weights inside too.",
     reference=a.Recompute,
     hints=(
         "Forward: what will backward need? The segment, and its inputs. Tensors go through "
         "ctx.save_for_backward.",
-        "Backward has to build a graph of its own: from inputs without a past (`x.detach()`), with "
-        "recording switched on "
-        "(`torch.enable_grad()`), since backward runs without.",
-        "`torch.autograd.backward(output, gradient)` goes through that graph and leaves gradients in "
-        ".grad: of the weights, where "
-        "they belong, and of your detached inputs, from where you return them.",
-        "A detached input needs the flag of the original: x.detach().requires_grad_(x.requires_grad). "
-        "Return None for the "
-        "segment, then one gradient for each input.",
+        "Backward has to build a graph of its own: from inputs without a past (`x.detach()`), with recording "
+        "switched on (`torch.enable_grad()`), since backward runs without.",
+        "`torch.autograd.backward(output, gradient)` goes through that graph and leaves gradients in .grad: "
+        "of the weights, where they belong, and of your detached inputs, from where you return them.",
+        "A detached input needs the flag of the original: x.detach().requires_grad_(x.requires_grad). Return "
+        "None for the segment, then one gradient for each input.",
     ),
     checker=check_recompute,
     wrong=(
@@ -194,17 +186,15 @@ def check_ratio(answer):
         told = f"{what} gives {shown(float(got))}."
         typical = {
             "backward counted once": (ratio(total=2), "A Linear's backward is two products, one for its "
-            "input and one for its "
-                                      "weight: backward costs two forwards, so a plain step costs three."),
-            "extra only": (ratio() - 1, "That is the extra work alone. The ratio is of the whole step to "
-            "the plain step."),
-            "always a third more": (Fraction(4, 3), "A third more is right if everything runs twice, to "
-            "its end."),
+            "input and one for its weight: backward costs two forwards, so a plain step costs three."),
+            "extra only": (ratio() - 1, "That is the extra work alone. The ratio is of the whole step to the "
+            "plain step."),
+            "always a third more": (Fraction(4, 3), "A third more is right if everything runs twice, to its "
+            "end."),
             "early stop ignored": (ratio(early=False), "With an early stop the last product of each "
             "recompute is left out."),
             "stops once": (1 + Fraction((segments - free) * (layers // segments) - 1, 3 * layers), "*Each* "
-            "segment that is "
-                           "recomputed leaves out one product, not only one of them."),
+            "segment that is recomputed leaves out one product, not only one of them."),
             "last one counted": (ratio(free=False), "The last segment is not recomputed here."),
             "always early": (ratio(early=True), "Without an early stop every layer of a recomputed segment "
             "runs again."),
@@ -213,17 +203,15 @@ def check_ratio(answer):
         for diagnosis, (value, say) in typical.items():
             want_true(not same(value), diagnosis, f"{told} {say}")
         raise Fault("wrong ratio", f"{told} Count matrix products: forward, backward, and what runs again; "
-                    f"divide by those of a "
-                    "plain step.")  # fmt: skip
+                    "divide by those of a plain step.")  # fmt: skip
 
 
 register(Exercise(
     id="05.3",
     title="The price in FLOPs",
     prompt="A chain of `layers` equal Linears in `segments` equal segments, each checkpointed. Return the "
-    "FLOPs of a step over those "
-    "of a plain step. stops_early: a recompute leaves out its last product. last_is_free: the last segment "
-    "is not checkpointed.",
+    "FLOPs of a step over those of a plain step. stops_early: a recompute leaves out its last product. "
+    "last_is_free: the last segment is not checkpointed.",
     reference=small.step_ratio,
     hints=(
         "One Linear in a plain step: one product forward. How many in backward?",
@@ -259,8 +247,8 @@ def check_replayed(answer):
 
 def _want_function(got):
     want_true(not isinstance(got, torch.Tensor), "not a function", "`replayed` should return a *function* "
-              "that runs the segment when "
-              "it is called; yours returns a tensor, so it has run the segment itself.")  # fmt: skip
+              "that runs the segment when it is called; yours returns a tensor, so it has run the segment "
+              "itself.")  # fmt: skip
     want_true(callable(got), "not a function", "`replayed` should return a function that runs the segment.")
     return got
 
@@ -281,68 +269,57 @@ def _check_replays(answer):
     behind = torch.get_rng_state()
     torch.manual_seed(11)
     run = _want_function(answer.call(segment, x))
-    want_true(not seen, "runs at once", "`replayed` ran the segment when it was called. It should only "
-              "note the state of now, and "
-              "return a function; the segment runs when *that* is called.")  # fmt: skip
+    want_true(not seen, "runs at once", "`replayed` ran the segment when it was called. It should only note "
+              "the state of now, and return a function; the segment runs when *that* is called.")  # fmt: skip
     first = run(x)
     want_true(isinstance(first, torch.Tensor), "returned nothing", "The function that `replayed` returns "
-              "gives "
-              f"{shown(first)}, and should give what the segment gives.")  # fmt: skip
+              f"gives {shown(first)}, and should give what the segment gives.")  # fmt: skip
     want_true(torch.equal(first, x * 1.0 + drawn) and torch.equal(torch.get_rng_state(), behind), "other "
               "random numbers in forward",
-              "The first run must be as if nothing were around it: the random numbers that plain code "
-              "would draw, and the stream "
-              "goes on behind them.")  # fmt: skip
+              "The first run must be as if nothing were around it: the random numbers that plain code would "
+              "draw, and the stream goes on behind them.")  # fmt: skip
     torch.rand(5)
     outside = torch.get_rng_state()
     for number, (value, factor) in ((2, (x, 1.0)), (3, (x, 1.0)), (4, (y, 3.0))):
         before = len(seen)
         again = run(value, factor=factor) if factor != 1.0 else run(value)
         want_true(len(seen) > before, "never recomputed", f"Call {number} of your function did not run the "
-                  f"segment. A second run is "
-                  "the point: the first one's result is not to be kept.")  # fmt: skip
+                  "segment. A second run is the point: the first one's result is not to be "
+                  "kept.")  # fmt: skip
         want_true(seen[-1][0] is value and seen[-1][1] == factor, "inputs lost", f"Call {number} of your "
-                  f"function ran the segment on "
-                  "other inputs than it was given. Pass on what *this* call gets, keywords too.")  # fmt: skip
+                  "function ran the segment on other inputs than it was given. Pass on what *this* call "
+                  "gets, keywords too.")  # fmt: skip
         want_true(torch.equal(again, value * factor + drawn), "other random numbers", f"Call {number} of "
-                  f"your function drew "
-                  "other random numbers than call 1. Set the state that was there before call 1, each time "
-                  "(backward may ask more "
-                  "than once).")  # fmt: skip
+                  "your function drew other random numbers than call 1. Set the state that was there before "
+                  "call 1, each time (backward may ask more than once).")  # fmt: skip
         want_true(torch.equal(torch.get_rng_state(), outside), "stream shifted", f"After call {number} the "
-                  f"random stream is not "
-                  "where it was before. Put back the state that you found, not the one that you set.")  # fmt: skip
+                  "random stream is not where it was before. Put back the state that you found, not the one "
+                  "that you set.")  # fmt: skip
     fail = True
     try:
         run(x)
     except ArithmeticError:
         pass
     want_true(torch.equal(torch.get_rng_state(), outside), "not put back after an error", "The segment "
-              "raised an exception in a second "
-              "run, and the random state was not put back. Use `try: ... finally: ...`; version 3 will "
-              "leave a segment by an "
-              "exception on purpose.")  # fmt: skip
+              "raised an exception in a second run, and the random state was not put back. Use `try: ... "
+              "finally: ...`; version 3 will leave a segment by an exception on purpose.")  # fmt: skip
 
 
 register(Exercise(
     id="05.4",
     title="Version 2: the same random numbers, the same autocast",
     prompt="Return a function that runs `segment`. Its first call runs it plainly; each later call runs it "
-    "under the random state (CPU, "
-    "and the devices of the inputs) and the autocast state of now, and puts the random state back that it "
-    "found.",
+    "under the random state (CPU, and the devices of the inputs) and the autocast state of now, and puts the "
+    "random state back that it found.",
     reference=a.replayed,
     hints=(
         "`replayed` itself only takes notes: torch.get_rng_state(), torch.is_autocast_enabled(kind), "
-        "torch.get_autocast_dtype(kind). "
-        "Then it returns an inner function.",
+        "torch.get_autocast_dtype(kind). Then it returns an inner function.",
         "The inner function counts its calls (`nonlocal`). From the second on: note the state outside, set "
-        "the old one, run, set the "
-        "outside one again, whatever happens in between (`finally`).",
+        "the old one, run, set the outside one again, whatever happens in between (`finally`).",
         "torch.autocast(kind, dtype=..., enabled=...) as a context switches autocast on *or off*.",
         "For a device: torch.get_device_module(device).get_rng_state(device), and set_rng_state(state, "
-        "device). On a CPU there is "
-        "nothing more to do than the CPU's state.",
+        "device). On a CPU there is nothing more to do than the CPU's state.",
     ),
     checker=check_replayed,
     wrong=(
@@ -362,7 +339,10 @@ register(Exercise(
         Wrong("runs it at once", e.calls_it, "not a function"),
         Wrong("always the first inputs", e.uses_the_first_inputs, "inputs lost"),
     ),
-    unusual=(Unusual("a class with a call", e.Replayed), Unusual("a context made of a generator", e.with_a_generator)),
+    unusual=(
+        Unusual("a class with a call", e.Replayed),
+        Unusual("a context made of a generator", e.with_a_generator),
+    ),
 ))  # fmt: skip
 
 from . import nb05b  # noqa: E402, F401  the exercises that follow

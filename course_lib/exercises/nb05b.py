@@ -11,7 +11,14 @@ from . import scenes05, scenes05b
 from .faults import Fault
 from .registry import Exercise, Unusual, Wrong, register
 from .want import want_true
-from .verdicts05 import RULES, Case, memory_is_freed, output_is_right, ran_as_often_as_needed, recomputed_at_all
+from .verdicts05 import (
+    RULES,
+    Case,
+    memory_is_freed,
+    output_is_right,
+    ran_as_often_as_needed,
+    recomputed_at_all,
+)
 from .witnesses import (
     close,
     expected,
@@ -33,8 +40,12 @@ def check_my_checkpoint(answer):
         testify(answer, kind)
     for kind in (scenes05b.Long, scenes05.Functional, scenes05b.Nested):
         testify(answer, kind, stops_early=True)
-    for kind, where in ((scenes05.Functional, "An input"), (scenes05b.Keywords, "A keyword argument"), (scenes05b.Nested, "A tensor in a "
-                        "dict")):  # fmt: skip
+    places = (
+        (scenes05.Functional, "An input"),
+        (scenes05b.Keywords, "A keyword argument"),
+        (scenes05b.Nested, "A tensor in a dict"),
+    )
+    for kind, where in places:
         want_change_noticed(answer, kind, where)
     want_plain_without_recording(answer)
 
@@ -50,12 +61,11 @@ def want_change_noticed(run, kind, where):
             loss.backward()
 
     right, seen = expected(kind)[0].gradients, observe(Changed(), run)
-    want_true(seen.error is not None or all(close(seen.gradients[name], g, 1e-9) for name, g in right.items()), "change not noticed",
-              f"{where} was multiplied by 2 in place between forward and backward, and the gradient came "
-              f"out wrong without a word. "
-              "Note `x._version` of every tensor among the inputs; it goes up with each change in place. "
-              "Compare before you "
-              "recompute.")  # fmt: skip
+    same = seen.error is None and all(close(seen.gradients[name], g, 1e-9) for name, g in right.items())
+    want_true(seen.error is not None or same, "change not noticed",
+              f"{where} was multiplied by 2 in place between forward and backward, and the gradient came out "
+              "wrong without a word. Note `x._version` of every tensor among the inputs; it goes up with "
+              "each change in place. Compare before you recompute.")  # fmt: skip
 
 
 def want_plain_without_recording(run):
@@ -63,33 +73,30 @@ def want_plain_without_recording(run):
     scene = scenes05.Functional()
     with torch.no_grad():
         loss = scene.forward(run)
-    want_true(len(scene.probe.calls) == 1 and not loss.requires_grad, "inference", "Under "
-              "`torch.no_grad()` the segment should run once, "
-              "plainly, and the result should not require a gradient.")  # fmt: skip
+    want_true(len(scene.probe.calls) == 1 and not loss.requires_grad, "inference", "Under `torch.no_grad()` "
+              "the segment should run once, plainly, and the result should not require a "
+              "gradient.")  # fmt: skip
 
 
 register(Exercise(
     id="05.5",
     title="Version 3: saved-tensor hooks",
     prompt="Checkpoint any function: tensors anywhere in args and kwargs, any output, weights that alone "
-    "need a gradient, functional and "
-    "second gradients, checkpoints inside. A recompute stops when the last saved tensor is there, and "
-    "refuses changed inputs.",
+    "need a gradient, functional and second gradients, checkpoints inside. A recompute stops when the last "
+    "saved tensor is there, and refuses changed inputs.",
     reference=a.my_checkpoint,
     hints=(
         "Under `saved_tensors_hooks(pack, unpack)` autograd calls pack(tensor) for each tensor it wants to "
-        "save, and keeps what pack "
-        "returns. Return something small: the number of the tensor.",
+        "save, and keeps what pack returns. Return something small: the number of the tensor.",
         "unpack(number) is called in backward. If the tensor is not there, run the function again, under "
-        "other hooks whose pack "
-        "puts tensor.detach() into a dict by its number. Same code, same order: number 5 is number 5.",
+        "other hooks whose pack puts tensor.detach() into a dict by its number. Same code, same order: "
+        "number 5 is number 5.",
         "Backward runs with recording off, and without recording nothing is saved: torch.enable_grad() "
-        "around the second run. And "
-        "`replayed(function, *inputs)` gives the same random numbers and autocast to both runs.",
+        "around the second run. And `replayed(function, *inputs)` gives the same random numbers and autocast "
+        "to both runs.",
         "Early stop: when the dict holds as many tensors as the first run saved, raise Enough in pack; "
-        "contextlib.suppress(Enough) "
-        "around the second run. Give each tensor out once: dict.pop(number). Then a second backward finds "
-        "it gone and recomputes.",
+        "contextlib.suppress(Enough) around the second run. Give each tensor out once: dict.pop(number). "
+        "Then a second backward finds it gone and recomputes.",
     ),
     checker=check_my_checkpoint,
     wrong=(
@@ -133,8 +140,7 @@ def check_my_sequential(answer):
     with watch_for_ready_made() as used:
         observe(scenes05b.chain(6, 3)(), _cutter(answer))
     want_true("checkpoint_sequential" not in used.functions, "built by torch", "This works, but it is "
-              "torch's own "
-              "`checkpoint_sequential` that cuts. Here you cut yourself.")  # fmt: skip
+              "torch's own `checkpoint_sequential` that cuts. Here you cut yourself.")  # fmt: skip
 
 
 def _cutter(answer):
@@ -158,10 +164,10 @@ def _check_cut(answer, blocks, segments):
     forward = [call.label for call in seen.scene.probe.calls if call.phase == "forward"]
     for label in right.calls("forward"):
         want_true(label in forward, "blocks lost", f"{case.told} {label} never ran in the forward pass. A "
-                  f"remainder must go somewhere.")
+                  "remainder must go somewhere.")
         want_true(forward.count(label) == 1, "blocks run twice", f"{case.told} {label} ran "
-                  f"{forward.count(label)} times in the forward "
-                  "pass. Where one segment ends the next one begins: end = start + size, then start = end.")  # fmt: skip
+                  f"{forward.count(label)} times in the forward pass. Where one segment ends the next one "
+                  "begins: end = start + size, then start = end.")  # fmt: skip
     output_is_right(case)
     _want_cut(case, blocks, segments)
     for rule in RULES:
@@ -176,11 +182,10 @@ def _want_cut(case, blocks, segments):
     again = [int(call.label.split()[1]) for call in case.seen.scene.probe.calls if call.phase == "backward"]
     twice = sorted({number for number in again if again.count(number) > 1})
     if twice:
-        case.fail("late-bound closure", f"block {twice[0]} was recomputed {again.count(twice[0])} times, "
-                  f"and others not at all (B73). A function "
-                  "made in a loop looks its variables up when it is *called*: by the time of backward they "
-                  "hold the last round's "
-                  "values. Bind them: as parameters of a function that makes the segment, or as defaults.")  # fmt: skip
+        case.fail("late-bound closure", f"block {twice[0]} was recomputed {again.count(twice[0])} times, and "
+                  "others not at all (B73). A function made in a loop looks its variables up when it is "
+                  "*called*: by the time of backward they hold the last round's values. Bind them: as "
+                  "parameters of a function that makes the segment, or as defaults.")  # fmt: skip
     free = [number for number in range(1, blocks + 1) if number not in again]
     cuts = []
     for number in again:
@@ -192,18 +197,18 @@ def _want_cut(case, blocks, segments):
         case.fail("never recomputed", "no block ran again in backward, so nothing was checkpointed.")
     if not free:
         case.fail("last segment recomputed", "the last segment ran again, too. Its backward comes first, "
-                  "right after its forward: its "
-                  "intermediates would be dropped and be back a moment later. Run it plainly.")  # fmt: skip
+                  "right after its forward: its intermediates would be dropped and be back a moment later. "
+                  "Run it plainly.")  # fmt: skip
     if len(sizes) != segments:
         case.fail("wrong number of segments", f"there are {len(sizes)}: of {sizes} blocks.")
     if max(sizes) - min(sizes) > 1:
         case.fail("unbalanced", f"the segments have {sizes} blocks. The longest decides the peak: no two "
-                  f"should differ by more than one "
-                  "(divmod gives the size and how many are longer).")  # fmt: skip
+                  "should differ by more than one (divmod gives the size and how many are "
+                  "longer).")  # fmt: skip
     held = [name for name in case.seen.names if int(name.split()[1].rstrip("'s")) not in free]
     if held:
         case.fail("intermediates alive", f"after the forward pass {held[0]} is alive, and its segment is "
-                  f"checkpointed.")
+                  "checkpointed.")
 
 
 def _want_refused(answer, blocks, segments):
@@ -215,28 +220,24 @@ def _want_refused(answer, blocks, segments):
             want_true(fault.diagnosis == "raised", fault.diagnosis, fault.message)
             return
         raise Fault("bad error", f"For {blocks} blocks in {segments} segments: {fault.message}. Say in a "
-                    f"ValueError of your own what is "
-                    "possible.") from None  # fmt: skip
+                    "ValueError of your own what is possible.") from None  # fmt: skip
     raise Fault("accepts anything", f"{blocks} blocks cannot make {segments} segments, and `my_sequential` "
-                f"says nothing. Raise a ValueError "
-                "with one sentence.")  # fmt: skip
+                "says nothing. Raise a ValueError with one sentence.")  # fmt: skip
 
 
 register(Exercise(
     id="05.6",
     title="Version 4: a whole chain in segments",
-    prompt="Run `blocks` on x in `segments` stretches whose lengths differ by at most one, each but the "
-    "last through `my_checkpoint`. "
-    "A number of segments below 1 or above the number of blocks is a ValueError.",
+    prompt="Run `blocks` on x in `segments` stretches whose lengths differ by at most one, each but the last "
+    "through `my_checkpoint`. A number of segments below 1 or above the number of blocks is a ValueError.",
     reference=a.my_sequential,
     hints=(
         "divmod(len(blocks), segments) gives the length of a segment, and how many of them must be one "
         "longer.",
-        "A segment is a function of x that runs blocks[start:end]. It runs again in backward, when your "
-        "loop has long gone on: which "
-        "values do `start` and `end` have then?",
-        "Let a function `run(start, end)` make and return the segment: each call of it has variables of "
-        "its own.",
+        "A segment is a function of x that runs blocks[start:end]. It runs again in backward, when your loop "
+        "has long gone on: which values do `start` and `end` have then?",
+        "Let a function `run(start, end)` make and return the segment: each call of it has variables of its "
+        "own.",
         "for number in range(segments - 1): x = my_checkpoint(run(start, end), x); and after the loop "
         "run(start, len(blocks))(x).",
     ),

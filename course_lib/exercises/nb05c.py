@@ -21,9 +21,9 @@ from .witnesses import apart, close, raise_own
 def _model():
     torch.manual_seed(4)
     deep = nn.Sequential(nn.BatchNorm1d(6), nn.Tanh())
-    return nn.Sequential(
-        nn.Linear(6, 6), deep, nn.Linear(6, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.BatchNorm1d(6), nn.Linear(6, 2)
-    ).double()  # fmt: skip
+    untracked = nn.BatchNorm1d(6, track_running_stats=False)
+    layers = nn.Linear(6, 6), deep, nn.Linear(6, 6), untracked, nn.BatchNorm1d(6), nn.Linear(6, 2)
+    return nn.Sequential(*layers).double()
 
 
 def check_frozen(answer):
@@ -35,23 +35,18 @@ def check_frozen(answer):
         moved = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
         if moved and all(name.endswith("num_batches_tracked") for name in moved):
             raise Fault("counter moved", f"{when}, the running mean and variance are as before, but "
-                        f"{moved[0]} "
-                        "went up: this batch would count twice.")  # fmt: skip
+                        f"{moved[0]} went up: this batch would count twice.")  # fmt: skip
         want_true(not moved, f"{prefix}statistics moved", f"{when}, {', '.join(moved[:2])} is not as before. "
                   "Every BatchNorm counts, deep inside too (model.modules()); and what you note must be a "
-                  "copy, "
-                  "since the layer writes into the tensor itself.")  # fmt: skip
+                  "copy, since the layer writes into the tensor itself.")  # fmt: skip
         want_true(_settings(model) == settings, "not restored", f"{when}, a setting of a layer (mode, "
-                  f"momentum, "
-                  "track_running_stats) is not what it was before.")  # fmt: skip
+                  "momentum, track_running_stats) is not what it was before.")  # fmt: skip
 
     with _context(answer, model):
         got = want_tensor(model(x), "the model's output under frozen_statistics", shape=needed.shape)
-    want_true(close(got, needed, 1e-11), "normalised otherwise", "Under frozen_statistics the output is "
-              "not the one "
-              "of training. BatchNorm must go on to normalise by the batch; `eval()` makes it use its "
-              "running "
-              "statistics.")  # fmt: skip
+    want_true(close(got, needed, 1e-11), "normalised otherwise", "Under frozen_statistics the output is not "
+              "the one of training. BatchNorm must go on to normalise by the batch; `eval()` makes it use "
+              "its running statistics.")  # fmt: skip
     as_before("After the block")
     try:
         with _context(answer, model):
@@ -71,10 +66,8 @@ def _settings(model):
 def _context(answer, model):
     got = answer.call(model)
     want_true(hasattr(type(got), "__enter__") and hasattr(type(got), "__exit__"), "not a context",
-              "`frozen_statistics(model)` should "
-              f"give something for a `with`; it gives {shown(got)}. Write `@contextmanager` above the "
-              f"function, and a `yield` where "
-              "the block runs.")  # fmt: skip
+              f"`frozen_statistics(model)` should give something for a `with`; it gives {shown(got)}. Write "
+              "`@contextmanager` above the function, and a `yield` where the block runs.")  # fmt: skip
     return got
 
 
@@ -88,34 +81,30 @@ def _check_steps(answer):
     twin = copy.deepcopy(model)
     for step in (1, 2):
         x = torch.randn(20, 6, dtype=torch.float64)
-        y = checkpoint(model, x, use_reentrant=False, context_fn=lambda: (nullcontext(), _context(answer, model)))
+        contexts = lambda: (nullcontext(), _context(answer, model))  # noqa: E731
+        y = checkpoint(model, x, use_reentrant=False, context_fn=contexts)
         try:
             y.square().sum().backward()
         except CheckpointError as error:
-            raise Fault("saves other tensors", "With your context around torch's recompute, the model "
-                        "saves other "
-                        f"tensors than in the first run: {' '.join(str(error).split()[1:26])} ... A "
-                        f"BatchNorm that "
-                        "tracks no statistics saves two tensors less. Let it work as always, and put the "
-                        "statistics back.") from None  # fmt: skip
+            raise Fault("saves other tensors", "With your context around torch's recompute, the model saves "
+                        f"other tensors than in the first run: {' '.join(str(error).split()[1:26])} ... A "
+                        "BatchNorm that tracks no statistics saves two tensors less. Let it work as always, "
+                        "and put the statistics back.") from None  # fmt: skip
         twin(x).square().sum().backward()
         for (name, mine), right in zip(model.state_dict().items(), twin.state_dict().values()):
-            want_true(close(mine, right, 1e-11), "statistics moved", f"With your context around torch's "
-                      f"recompute, after step {step} "
-                      f"{name} is not what a plain step gives.")  # fmt: skip
+            want_true(close(mine, right, 1e-11), "statistics moved", "With your context around torch's "
+                      f"recompute, after step {step} {name} is not what a plain step gives.")  # fmt: skip
         for (name, mine), right in zip(model.named_parameters(), twin.parameters()):
-            want_true(close(mine.grad, right.grad, 1e-9), "wrong gradient", f"With your context around "
-                      f"torch's recompute the gradient of "
-                      f"{name} is wrong in step {step}.")  # fmt: skip
+            want_true(close(mine.grad, right.grad, 1e-9), "wrong gradient", "With your context around "
+                      f"torch's recompute the gradient of {name} is wrong in step {step}.")  # fmt: skip
 
 
 register(Exercise(
     id="05.7",
     title="BatchNorm counts once",
     prompt="Write a context manager for a recompute: in it the model works as always, and after it the "
-    "running mean, the "
-    "running variance and the counter of each BatchNorm in the model are what they were before, whatever "
-    "happened.",
+    "running mean, the running variance and the counter of each BatchNorm in the model are what they were "
+    "before, whatever happened.",
     reference=f.frozen_statistics,
     hints=(
         "It is version 2 once more: note a state, let something run, put the state back, in a `finally`.",
@@ -124,8 +113,7 @@ register(Exercise(
         "model.modules() goes through all layers; the base class of BatchNorm is "
         "nn.modules.batchnorm._BatchNorm.",
         "Note buffer.clone(), since the layer writes into the buffer itself; put it back with "
-        "buffer.copy_(noted). "
-        "contextlib.contextmanager and `yield` make a context of it.",
+        "buffer.copy_(noted). contextlib.contextmanager and `yield` make a context of it.",
     ),
     checker=check_frozen,
     wrong=(
@@ -145,13 +133,12 @@ register(Exercise(
 # -- 05.8 --------------------------------------------------------------------------------------------------
 
 ASKED = {
-    "eval gate": ("A", "In which mode does the segment run twice, and in which does it not? Is the mode "
-    "the right thing to ask, if "
-                  "gradients are wanted in eval mode, too?"),
-    "foreign randomness": ("C", "torch's checkpoint replays torch's random numbers. Where does a number "
-    "come from somewhere else?"),
-    "late-bound closure": ("E", "Ask of each name in `segment` that is no parameter: what does it hold "
-    "when backward runs?"),
+    "eval gate": ("A", "In which mode does the segment run twice, and in which does it not? Is the mode the "
+    "right thing to ask, if gradients are wanted in eval mode, too?"),
+    "foreign randomness": ("C", "torch's checkpoint replays torch's random numbers. Where does a number come "
+    "from somewhere else?"),
+    "late-bound closure": ("E", "Ask of each name in `segment` that is no parameter: what does it hold when "
+    "backward runs?"),
     "state read late": ("D", "A trainer may set an attribute of the model between forward and backward. "
     "Which line reads one?"),
     "statistics twice": ("F", "Some layers change themselves in a forward. Which line makes them run twice "
@@ -160,6 +147,9 @@ ASKED = {
     "slices."),
     "no input requires grad": (None, "That trap belongs to the reentrant kind. Which one is this?"),
 }  # fmt: skip
+
+SMALL_LETTERS = {name: letter and letter.lower() for name, letter in f.review.items()}
+SMALL_LETTERS["statistics twice"] = "e"
 
 
 def check_review(answer):
@@ -170,11 +160,12 @@ def check_review(answer):
               f"names are: {', '.join(ASKED)}.")
     missing = [name for name in ASKED if name not in answer or answer[name] is ...]
     want_true(not missing, "incomplete", f"Not judged yet: {', '.join(missing)}. Give each a letter from A "
-              f"to G, or None.")
+              "to G, or None.")
     for name, (letter, ask) in ASKED.items():
         got = answer[name]
         got = got.strip().upper() if isinstance(got, str) else got
-        want_true(got is None or (isinstance(got, str) and got in set("ABCDEFG")), "wrong type", f'"{name}": a letter from A to G, or '
+        known = got is None or (isinstance(got, str) and got in set("ABCDEFG"))
+        want_true(known, "wrong type", f'"{name}": a letter from A to G, or '
                   f"None; not {shown(answer[name])}.")  # fmt: skip
         if got == letter or (name == "statistics twice" and got == "E"):
             continue
@@ -188,8 +179,8 @@ def check_review(answer):
 register(Exercise(
     id="05.8",
     title="The review",
-    prompt='Which of the traps are in the tower, and in which line? A dict from each of the seven names to a letter, "A" to "G", or to '
-    "None where the trap is not there.",
+    prompt="Which of the traps are in the tower, and in which line? A dict from each of the seven names to a "
+    'letter, "A" to "G", or to None where the trap is not there.',
     name="review",
     reference=f.review,
     source=f.REVIEW_SOURCE,
@@ -213,8 +204,7 @@ register(Exercise(
         Wrong("half done", {"eval gate": "A"}, "incomplete"),
         Wrong("other words", {"closure": "D"}, "unknown name"),
     ),
-    unusual=(Unusual("small letters, statistics at the block's line", {**{k: v and v.lower() for k, v in f.review.items()},
-                                                                       "statistics twice": "e"}),),
+    unusual=(Unusual("small letters, statistics at the block's line", SMALL_LETTERS),),
 ))  # fmt: skip
 
 # -- 05.9 --------------------------------------------------------------------------------------------------
@@ -239,11 +229,12 @@ def step(make, drop=0.0, train=True, late_scale=None, grad=True, steps=1) -> Ran
     model = make(8, 4, drop).double()
     model.load_state_dict(f.PlainTower(8, 4).double().state_dict())
     for number, parameter in enumerate(model.parameters()):
-        parameter.data += torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number), dtype=torch.float64) / 4
+        draw = torch.Generator().manual_seed(number)
+        parameter.data += torch.randn(parameter.shape, generator=draw, dtype=torch.float64) / 4
     model.train(train)
     calls = [0] * 4
     for number, block in enumerate(model.blocks):
-        block.register_forward_pre_hook(lambda *_, number=number: calls.__setitem__(number, calls[number] + 1))
+        block.register_forward_pre_hook(lambda *_, i=number: calls.__setitem__(i, calls[i] + 1))
     x = torch.randn(32, 8, dtype=torch.float64, requires_grad=True)
     ran = None
     for _ in range(steps):
@@ -271,14 +262,13 @@ def check_tower(answer):
     def make(*sizes):
         model = answer.call(*sizes)
         want_true(isinstance(model, nn.Module) and hasattr(model, "blocks"), "wrong type", "`Tower(width, "
-                  "depth, drop)` should make a "
-                  "PlainTower with another forward.")  # fmt: skip
+                  "depth, drop)` should make a PlainTower with another forward.")  # fmt: skip
         return model
 
     def both(words, **how):
         mine, plain = step(make, **how), step(f.PlainTower, **how)
         want_true(close(mine.output, plain.output, 1e-11), "wrong output", f"{words}, the output is not "
-                  f"PlainTower's.")
+                  "PlainTower's.")
         return mine, plain
 
     def want_gradients(mine, plain, diagnosis, words):
@@ -287,73 +277,68 @@ def check_tower(answer):
         want_true(mine.error is None, diagnosis, words)
         missing = [n for n, g in plain.gradients.items() if g is not None and mine.gradients[n] is None]
         want_true(not missing, "no gradient", f"The gradient of {', '.join(missing[:2])} is None.")
-        wrong = [n for n, g in plain.gradients.items() if g is not None and not close(mine.gradients[n], g, 1e-9)]
+        needed = {name: g for name, g in plain.gradients.items() if g is not None}
+        wrong = [name for name, g in needed.items() if not close(mine.gradients[name], g, 1e-9)]
         if wrong:
             raise Fault(diagnosis, f"{words} The gradients are off: "
                         f"{apart(mine.gradients, plain.gradients)}.")
 
     mine, plain = both("In training mode")
     again = [n - 1 for n in mine.calls]
-    want_true(max(again) < 2 or min(again) > 0, "late-bound closure", f"The four blocks were run "
-              f"{mine.calls} times: backward recomputed "
-              "the last block in the others' place (B73). Whatever changes from round to round must be "
-              "handed to the segment, not "
-              "looked up by it.")  # fmt: skip
-    want_true(max(again) > 0, "no checkpoint", "In training mode each block ran once: there is no "
-              "checkpoint left.")
+    want_true(max(again) < 2 or min(again) > 0, "late-bound closure", "The four blocks were run "
+              f"{mine.calls} times: backward recomputed the last block in the others' place (B73). Whatever "
+              "changes from round to round must be handed to the segment, not looked up by it.")  # fmt: skip
+    want_true(max(again) > 0, "no checkpoint", "In training mode each block ran once: there is no checkpoint "
+              "left.")
     if mine.error is not None:
         raise_own(mine.error, made, "Without skips and with a fixed scale")
     want_true(again == [1] * 4, "not once more", f"The four blocks were run {mine.calls} times in forward "
-              f"and backward; 2 each is right.")
+              "and backward; 2 each is right.")
     want_gradients(mine, plain, "wrong gradient", "Without skips and with a fixed scale:")
     still, _ = both("In eval mode", train=False)
-    want_true(still.calls == [2] * 4, "eval gate", f"In eval mode, with gradients wanted, the blocks ran "
-              f"{still.calls} times: no memory is "
-              "saved there (B77). A frozen or fine-tuned model is often in eval mode and needs its "
-              "gradients all the same. What decides is "
-              "whether recording is on, and checkpoint asks that itself.")  # fmt: skip
+    want_true(still.calls == [2] * 4, "eval gate", "In eval mode, with gradients wanted, the blocks ran "
+              f"{still.calls} times: no memory is saved there (B77). A frozen or fine-tuned model is often "
+              "in eval mode and needs its gradients all the same. What decides is whether recording is on, "
+              "and checkpoint asks that itself.")  # fmt: skip
     quiet, _ = both("Under no_grad", grad=False)
-    want_true(quiet.calls == [1] * 4, "inference", f"Under no_grad the blocks ran {quiet.calls} times; "
-              f"once each is right.")
+    want_true(quiet.calls == [1] * 4, "inference", f"Under no_grad the blocks ran {quiet.calls} times; once "
+              "each is right.")
     mine, plain = both("With a scale that changes after the forward pass", late_scale=0.25)
     want_gradients(mine, plain, "state read late", "Between forward and backward the trainer sets "
-                   "model.scale to 0.25, and the recompute "
-                   "takes it (B66).")  # fmt: skip
+                   "model.scale to 0.25, and the recompute takes it (B66).")  # fmt: skip
     mine, plain = both("With drop=0.5", drop=0.5)
     want_gradients(mine, plain, "foreign randomness", "With drop=0.5, other blocks are skipped in the "
-                   "recompute than in the forward pass "
-                   "(B61): torch's checkpoint knows nothing of Python's `random`.")  # fmt: skip
-    want_true(mine.stream == plain.stream, "foreign randomness", "After a step Python's random stream is "
-              "not where PlainTower leaves it: "
-              "somebody draws in backward.")  # fmt: skip
+                   "recompute than in the forward pass (B61): torch's checkpoint knows nothing of Python's "
+                   "`random`.")  # fmt: skip
+    want_true(mine.stream == plain.stream, "foreign randomness", "After a step Python's random stream is not "
+              "where PlainTower leaves it: somebody draws in backward.")  # fmt: skip
     for steps in (1, 2):
         mine, plain = step(make, steps=steps), step(f.PlainTower, steps=steps)
         counts = [int(v) for name, v in mine.buffers.items() if name.endswith("num_batches_tracked")]
         want_true(max(counts) <= steps, "statistics twice", f"After {steps} step(s) the BatchNorms have "
-                  f"counted {max(counts)} batches: the "
-                  "recompute updates their statistics again (B62). You have a context for that.")  # fmt: skip
+                  f"counted {max(counts)} batches: the recompute updates their statistics again (B62). You "
+                  "have a context for that.")  # fmt: skip
         want_true(all(close(v, plain.buffers[name], 1e-11) for name, v in mine.buffers.items()),
                   "statistics lost",
                   f"After {steps} step(s) the running statistics are not PlainTower's. The first run must "
-                  f"update them.")  # fmt: skip
+                  "update them.")  # fmt: skip
 
 
 register(Exercise(
     id="05.9",
     title="The repair",
     prompt="Repair the tower: same outputs, gradients, statistics and random numbers as PlainTower, each "
-    "block run again in backward "
-    "whenever gradients are recorded, in any mode, and whatever happens to model.scale in between.",
+    "block run again in backward whenever gradients are recorded, in any mode, and whatever happens to "
+    "model.scale in between.",
     reference=f.Tower,
     hints=(
         "A rule that cures three of the five: a segment reads nothing but its parameters. "
-        "`checkpoint(segment, x, block, ...)` hands "
-        "over anything you like.",
+        "`checkpoint(segment, x, block, ...)` hands over anything you like.",
         "Draw before the segment: whether a block is skipped can be decided outside.",
         "context_fn is a function that gives two contexts, for the first run and for the recompute: "
         "(nullcontext(), frozen_statistics(block)).",
-        "The gate: torch's checkpoint runs plainly by itself where nothing is recorded. The first two "
-        "lines can go.",
+        "The gate: torch's checkpoint runs plainly by itself where nothing is recorded. The first two lines "
+        "can go.",
     ),
     checker=check_tower,
     wrong=(
@@ -367,5 +352,8 @@ register(Exercise(
         Wrong("no checkpoint", f.NoCheckpoint, "no checkpoint"),
         Wrong("skips nothing", f.NeverSkips, "wrong output"),
     ),
-    unusual=(Unusual("one segment around all", f.OneForAll), Unusual("the course's checkpoint", f.ByTheCourse)),
+    unusual=(
+        Unusual("one segment around all", f.OneForAll),
+        Unusual("the course's checkpoint", f.ByTheCourse),
+    ),
 ))  # fmt: skip

@@ -1,8 +1,9 @@
 """Little models around a checkpointed segment, for the witnesses of notebook 05. Those of version 3: "
 "scenes05b.py.
 
-A Scene builds its tensors from a fixed seed, and its segment notes in a Probe how it is run. `forward(checkpoint)`
-runs the whole model, the segment through `checkpoint(function, *inputs, **keywords)`, and gives the loss.
+A Scene builds its tensors from a fixed seed, and its segment notes in a Probe how it is run.
+`forward(checkpoint)` runs the whole model, the segment through `checkpoint(function, *inputs, **keywords)`,
+and gives the loss.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ class Probe:
 
     @contextmanager
     def called(self, label, *tensors, given=()):
-        on = torch.is_autocast_enabled("cpu")
+        cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         graph = any(t.grad_fn is not None for t in tensors if isinstance(t, torch.Tensor))
-        call = Call(label, self.phase, torch.is_grad_enabled(), torch.get_autocast_dtype("cpu") if on else None,
-                    graph, torch.get_rng_state().numpy().tobytes(), given)  # fmt: skip
+        state = torch.get_rng_state().numpy().tobytes()
+        call = Call(label, self.phase, torch.is_grad_enabled(), cast, graph, state, given)
         self.calls.append(call)
         yield
         call.finished = True
@@ -70,7 +71,7 @@ class Scene:
     runs: dict = {}  # runs of a segment in forward and backward together, where it is not 2
     counts_memory = True
     asks_twice = False  # backward needs the saved tensors a second time
-    late = None  # intermediates alive when the gradient of the segment's first weight is there
+    late = None  # intermediates alive when backward is nearly through the segment
 
     def __init__(self):
         self.draw = torch.Generator().manual_seed(5)
@@ -232,7 +233,7 @@ class Dropout(Scene):
     def forward(self, checkpoint):
         self.dropped = F.dropout(self.hidden(), 0.1)
         y = checkpoint(self.segment, self.dropped)
-        return self.loss(F.dropout(y, 0.1) @ self.after)  # draws from the stream that the segment leaves behind
+        return self.loss(F.dropout(y, 0.1) @ self.after)  # from the stream that the segment leaves
 
     def segment(self, x):
         with self.probe.called("segment", x):

@@ -90,7 +90,8 @@ class Asked(Scene):
     words = "gradients from torch.autograd.grad instead of backward()"
 
     def backward(self, loss):
-        for leaf, gradient in zip(self.leaves.values(), torch.autograd.grad(loss, list(self.leaves.values()))):
+        leaves = list(self.leaves.values())
+        for leaf, gradient in zip(leaves, torch.autograd.grad(loss, leaves)):
             leaf.grad = gradient
 
 
@@ -151,7 +152,8 @@ class Long(Scene):
     def build(self):
         super().build()
         self.middle = [self.leaf(f"segment.middle{i}", WIDTH, WIDTH) for i in range(4)]
-        self.w1.register_post_accumulate_grad_hook(self.look)
+        # not at the first weight: by then the graph of the segment is gone, and all that hung on it
+        self.middle[0].register_post_accumulate_grad_hook(self.look)
 
     def look(self, _):
         self.late = self.probe.alive()

@@ -35,11 +35,10 @@ def output_is_right(case):
                 continue
             if case.seen.scene.random:
                 case.fail("other random numbers in forward", "the output is not eager's for the same seed. "
-                          "The first run "
-                          "must draw what plain code would draw: no seed of your own.")  # fmt: skip
+                          "The first run must draw what plain code would draw: no seed of your "
+                          "own.")  # fmt: skip
             case.fail("wrong output", "the output is not what the segment gives. In the forward pass a "
-                      "checkpoint runs the "
-                      "segment on its inputs as they are.")  # fmt: skip
+                      "checkpoint runs the segment on its inputs as they are.")  # fmt: skip
 
 
 def ran_once_in_forward(case):
@@ -49,25 +48,22 @@ def ran_once_in_forward(case):
             case.fail("segment not run", f"the {label} never ran in the forward pass.")
         if n > len(case.right.calls("forward")[label]):
             case.fail("recomputed in forward", f"the {label} ran {n} times before backward began. Once is "
-                      f"the forward; the "
-                      "second run belongs into the backward pass, or its intermediates wait there all the "
-                      "time.")  # fmt: skip
+                      "the forward; the second run belongs into the backward pass, or its intermediates wait "
+                      "there all the time.")  # fmt: skip
 
 
 def graph_is_there(case):
     for got, needed in zip(case.seen.outputs, case.right.outputs):
         for a, b in zip(tensors_in(got), tensors_in(needed)):
             if b.requires_grad and not a.requires_grad:
-                case.fail("output without graph", "the output does not require a gradient, so nothing in "
-                          "the segment or before "
-                          "it will ever get one. (B52: an `autograd.Function` looks at the tensors that "
-                          "`apply` was given, not "
-                          "at the weights inside the segment; tensors in a list or dict it does not see.)")  # fmt: skip
+                case.fail("output without graph", "the output does not require a gradient, so nothing in the "
+                          "segment or before it will ever get one. (B52: an `autograd.Function` looks at the "
+                          "tensors that `apply` was given, not at the weights inside the segment; tensors in "
+                          "a list or dict it does not see.)")  # fmt: skip
             if a.requires_grad and not b.requires_grad:
                 case.fail("marked for nothing", "the output requires a gradient, though nothing in the "
-                          "segment and no input does. "
-                          "Backward would run for nothing, and a caller who asks `requires_grad` is "
-                          "misled.")  # fmt: skip
+                          "segment and no input does. Backward would run for nothing, and a caller who asks "
+                          "`requires_grad` is misled.")  # fmt: skip
 
 
 def segment_got_its_inputs(case):
@@ -75,9 +71,8 @@ def segment_got_its_inputs(case):
         for call in case.seen.calls("forward").get(label, []) + case.seen.calls("backward").get(label, []):
             if call.given != first[0].given:
                 when = "the forward pass" if call.phase == "forward" else "the recompute"
-                case.fail("inputs lost", f"the {label} got other arguments in {when}: "
-                          f"{_words(call.given)}, and should get "
-                          f"{_words(first[0].given)}.")  # fmt: skip
+                case.fail("inputs lost", f"the {label} got other arguments in {when}: {_words(call.given)}, "
+                          f"and should get {_words(first[0].given)}.")  # fmt: skip
 
 
 def _words(given):
@@ -88,8 +83,8 @@ def recompute_records(case):
     backward = [call for calls in case.seen.calls("backward").values() for call in calls]
     if backward and not any(call.grad for call in backward):
         case.fail("no grad mode", "the segment ran again in backward, but with recording switched off: the "
-                  "backward pass runs "
-                  "under no_grad. Put the recompute under `torch.enable_grad()`.")  # fmt: skip
+                  "backward pass runs under no_grad. Put the recompute under "
+                  "`torch.enable_grad()`.")  # fmt: skip
 
 
 def inputs_are_detached(case):
@@ -97,11 +92,9 @@ def inputs_are_detached(case):
     if case.seen.error is None or "second time" not in str(case.seen.error):
         return
     if any(call.graph for calls in case.seen.calls("backward").values() for call in calls):
-        case.fail("not detached", "the recompute runs on inputs that still have their graph behind them. "
-                  "The inner backward "
-                  "then goes on into the layers before the segment, and the outer one finds their graph "
-                  "used up. Detach "
-                  "the inputs first.")  # fmt: skip
+        case.fail("not detached", "the recompute runs on inputs that still have their graph behind them. The "
+                  "inner backward then goes on into the layers before the segment, and the outer one finds "
+                  "their graph used up. Detach the inputs first.")  # fmt: skip
 
 
 def memory_is_freed(case):
@@ -114,15 +107,13 @@ def memory_is_freed(case):
     never = not seen.calls("backward") and seen.error is None and case.right.gradients
     names = f" ({', '.join(seen.names[:3])})" if seen.names else ""
     if never:
-        case.fail("never recomputed", f"the segment ran once and never again: the graph of the first "
-                  f"run{names} was kept, "
-                  f"{excess:,} bytes. The gradients may be right, but this is plain autograd, and no "
-                  f"memory is saved.")  # fmt: skip
+        case.fail("never recomputed", "the segment ran once and never again: the graph of the first "
+                  f"run{names} was kept, {excess:,} bytes. The gradients may be right, but this is plain "
+                  "autograd, and no memory is saved.")  # fmt: skip
     case.fail("intermediates alive", f"after the forward pass {excess:,} bytes are alive that need not "
-              f"be{names}; "
-              f"without a checkpoint it would be {kept:,}. Look for what holds them: a variable of a "
-              f"closure, an attribute "
-              "of ctx, an output that was kept with its graph, a copy.")  # fmt: skip
+              f"be{names}; without a checkpoint it would be {kept:,}. Look for what holds them: a variable "
+              "of a closure, an attribute of ctx, an output that was kept with its graph, a "
+              "copy.")  # fmt: skip
 
 
 def backward_ran(case):
@@ -131,8 +122,8 @@ def backward_ran(case):
     text = str(error or "")
     if "incorrect number of gradients" in text:
         case.fail("wrong number of gradients", "`backward` must return one value for each argument of "
-                  "`forward` after ctx, in "
-                  "their order: None for the segment, then one for each input.")  # fmt: skip
+                  "`forward` after ctx, in their order: None for the segment, then one for each "
+                  "input.")  # fmt: skip
     if "implement either the backward" in text:
         case.fail("no backward", "the Function has no `backward`.")
     if error is not None and "one of the variables needed" in text:
@@ -146,14 +137,12 @@ def surroundings_are_the_same(case):
         for call in again:
             if call.autocast != first.autocast:
                 case.fail("autocast lost", f"the {label} ran under {_cast(first.autocast)} in the forward "
-                          f"pass and under "
-                          f"{_cast(call.autocast)} in the recompute, so other numbers come back than were "
-                          f"there.")  # fmt: skip
+                          f"pass and under {_cast(call.autocast)} in the recompute, so other numbers come "
+                          "back than were there.")  # fmt: skip
             if case.seen.scene.random and call.random != first.random:
                 case.fail("other random numbers", f"the {label} drew other random numbers in the recompute "
-                          f"than in the forward "
-                          "pass: another dropout mask. The gradient belongs to a network that never gave "
-                          "this output.")  # fmt: skip
+                          "than in the forward pass: another dropout mask. The gradient belongs to a network "
+                          "that never gave this output.")  # fmt: skip
 
 
 def _cast(dtype):
@@ -165,68 +154,61 @@ def outer_stream_is_untouched(case):
         return
     for when, mine, right in zip(("forward", "backward"), case.seen.stream, case.right.stream):
         if not torch.equal(mine, right):
-            case.fail("stream shifted", f"after the {when} pass the random stream is not where eager "
-                      f"leaves it. Whatever is "
-                      "drawn next differs from a run without checkpoint. A recompute must put back the "
-                      "state that it "
-                      "found.")  # fmt: skip
+            case.fail("stream shifted", f"after the {when} pass the random stream is not where eager leaves "
+                      "it. Whatever is drawn next differs from a run without checkpoint. A recompute must "
+                      "put back the state that it found.")  # fmt: skip
 
 
 def recomputed_at_all(case):
     missing = [label for label in case.right.calls("forward") if not case.seen.calls("backward").get(label)]
     stuck = case.seen.error is not None and "does not require grad" not in str(case.seen.error)
     if missing and not stuck and _runs(case, missing[0]) > 1:
-        case.fail("never recomputed", f"the {missing[0]} never ran again in the backward pass. A "
-                  f"checkpoint keeps no "
-                  "intermediates, so it has to.")  # fmt: skip
+        case.fail("never recomputed", f"the {missing[0]} never ran again in the backward pass. A checkpoint "
+                  "keeps no intermediates, so it has to.")  # fmt: skip
 
 
 def every_gradient_is_there(case):
     if case.seen.error is not None:
         return
-    missing = [name for name, needed in case.right.gradients.items() if needed is not None and case.seen.gradients[name] is None]
+    needed = [name for name, gradient in case.right.gradients.items() if gradient is not None]
+    missing = [name for name in needed if case.seen.gradients[name] is None]
     if not missing:
         return
     names = ", ".join(missing[:4])
     inner = [name for name in missing if name.startswith("segment")]
     if len(inner) == len(missing):
         case.fail("parameters without gradient", f"the gradient of {names} is None. The inputs got theirs, "
-                  f"but the weights of "
-                  "the segment did not: ask for *all* gradients of the recomputed output, "
-                  "`torch.autograd.backward` puts "
-                  "them into .grad.")  # fmt: skip
+                  "but the weights of the segment did not: ask for *all* gradients of the recomputed output, "
+                  "`torch.autograd.backward` puts them into .grad.")  # fmt: skip
     case.fail("inputs without gradient", f"the gradient of {names} is None: what flows back through the "
-              f"segment's inputs is "
-              "lost. The recompute needs inputs that require a gradient, and backward must return what "
-              "they get.")  # fmt: skip
+              "segment's inputs is lost. The recompute needs inputs that require a gradient, and backward "
+              "must return what they get.")  # fmt: skip
 
 
 def every_gradient_is_right(case):
     if case.seen.error is not None:
         return
     right, got = case.right.gradients, case.seen.gradients
-    wrong = [name for name, needed in right.items() if needed is not None and not close(got[name], needed, case.rel)]
+    needed = {name: gradient for name, gradient in right.items() if gradient is not None}
+    wrong = [name for name, gradient in needed.items() if not close(got[name], gradient, case.rel)]
     if not wrong:
         return
     if any(call.graph for calls in case.seen.calls("backward").values() for call in calls) and all(
         name.startswith(("x", "before")) for name in wrong
     ):
         case.fail("not detached", f"the gradient of {wrong[0]} is wrong: the recompute ran on inputs that "
-                  f"still hang on the "
-                  "graph before the segment, so its backward ran on into it. Detach the inputs first.")  # fmt: skip
+                  "still hang on the graph before the segment, so its backward ran on into it. Detach the "
+                  "inputs first.")  # fmt: skip
     if all(close(got[name], 2 * right[name], case.rel) for name in wrong):
         case.fail("counted twice", f"the gradient of {wrong[0]} is exactly twice what it should be: it "
-                  f"arrives on two ways. "
-                  "Was an input not detached, or backward called twice?")  # fmt: skip
+                  "arrives on two ways. Was an input not detached, or backward called twice?")  # fmt: skip
     if _same(got, with_gradient_one(type(case.seen.scene)), case.rel):
         case.fail("incoming gradient ignored", f"the gradient of {wrong[0]} is what it would be if the "
-                  f"segment's output were "
-                  "summed up and that were the loss. Start the inner backward from the gradient that "
-                  "`backward` was "
-                  "given.")  # fmt: skip
+                  "segment's output were summed up and that were the loss. Start the inner backward from the "
+                  "gradient that `backward` was given.")  # fmt: skip
     case.fail("wrong gradient", f"the gradient of {', '.join(wrong[:3])} is wrong; {apart(got, right)}. Is "
-              f"the gradient that "
-              "comes in from above used as it is, and does the recompute see the same inputs?")  # fmt: skip
+              "the gradient that comes in from above used as it is, and does the recompute see the same "
+              "inputs?")  # fmt: skip
 
 
 def _same(got, other, rel):
@@ -244,17 +226,16 @@ def ran_as_often_as_needed(case):
         total, needed = sum(call.label == label for call in case.seen.scene.probe.calls), _runs(case, label)
         if total > needed:
             case.fail("recomputed too often", f"the {label} ran {total} times in forward and backward "
-                      f"together; {needed} are "
-                      "enough. One recompute serves everything that the backward of the segment asks for.")  # fmt: skip
+                      f"together; {needed} are enough. One recompute serves everything that the backward of "
+                      "the segment asks for.")  # fmt: skip
         if total < needed and case.seen.scene.asks_twice:
             case.fail("kept through backward", f"the {label} ran {total} times, and should run {needed} "
-                      f"times: the second backward "
-                      "found what the first one had computed still there. Until then it takes the memory "
-                      "that you wanted to "
-                      "save. Give each recomputed tensor out once (`pop`).")  # fmt: skip
+                      "times: the second backward found what the first one had computed still there. Until "
+                      "then it takes the memory that you wanted to save. Give each recomputed tensor out "
+                      "once (`pop`).")  # fmt: skip
         if total < needed:
-            case.fail("never recomputed", f"the {label} ran {total} times in forward and backward "
-                      f"together, not {needed}.")
+            case.fail("never recomputed", f"the {label} ran {total} times in forward and backward together, "
+                      f"not {needed}.")
 
 
 def freed_after_backward(case):
@@ -263,31 +244,27 @@ def freed_after_backward(case):
     excess = case.seen.alive_after - case.right.alive_after
     if case.seen.names_after or excess > SLACK:
         names = ", ".join(case.seen.names_after[:3]) or f"{excess:,} bytes"
-        case.fail("not freed after backward", f"the backward pass is over, and this is still alive: "
-                  f"{names}. What a recompute "
-                  "found must go as soon as autograd has taken it: `pop` it, and keep `tensor.detach()`, "
-                  "not the tensor with "
-                  "its graph.")  # fmt: skip
+        case.fail("not freed after backward", f"the backward pass is over, and this is still alive: {names}. "
+                  "What a recompute found must go as soon as autograd has taken it: `pop` it, and keep "
+                  "`tensor.detach()`, not the tensor with its graph.")  # fmt: skip
 
 
 def freed_on_the_way(case):
-    """When the first weight of the segment has its gradient, the later intermediates have done their work."""
+    """When backward is nearly through the segment, the later intermediates have done their work."""
     late, eager = case.seen.scene.late, case.right.scene.late
     if late is not None and case.seen.error is None and len(late) > len(eager):
-        case.fail("kept through backward", f"when backward has come to the segment's first weight, "
-                  f"{len(late)} of its intermediates "
-                  f"are still alive ({late[-1]} is the last); without a checkpoint {len(eager)} are. Hand "
-                  f"each recomputed tensor out "
-                  "once and let it go (`pop`), and keep it without its graph (`detach`).")  # fmt: skip
+        case.fail("kept through backward", "when backward is nearly through the segment, "
+                  f"{len(late)} of its intermediates are still alive ({late[-1]} is the last); without a "
+                  f"checkpoint {len(eager)} are. Hand each recomputed tensor out once and let it go (`pop`), "
+                  "and keep it without its graph (`detach`).")  # fmt: skip
 
 
 def second_backward_ran(case):
     if case.seen.error is not None and case.seen.scene.asks_twice:
         case.fail("second backward", f"the second backward fails: {type(case.seen.error).__name__}: "
-                  f"{str(case.seen.error)[:120]}. "
-                  "With retain_graph=True, or a gradient of a gradient, autograd asks for the saved "
-                  "tensors once more: then the "
-                  "segment has to run once more.")  # fmt: skip
+                  f"{str(case.seen.error)[:120]}. With retain_graph=True, or a gradient of a gradient, "
+                  "autograd asks for the saved tensors once more: then the segment has to run once "
+                  "more.")  # fmt: skip
 
 
 def stopped_early(case):
@@ -296,10 +273,9 @@ def stopped_early(case):
     for label, again in case.seen.calls("backward").items():
         if all(call.finished for call in again):
             case.fail("ran to the end", f"the recompute of the {label} ran to its end. Its last operation "
-                      f"saves only what goes "
-                      "into it, so by then every saved tensor is there: leave with an exception as soon as "
-                      "the last one "
-                      "is packed, before the operation's own work is done.")  # fmt: skip
+                      "saves only what goes into it, so by then every saved tensor is there: leave with an "
+                      "exception as soon as the last one is packed, before the operation's own work is "
+                      "done.")  # fmt: skip
 
 
 RULES = (

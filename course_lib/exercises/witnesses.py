@@ -1,7 +1,7 @@
 """Four witnesses for a checkpoint: outputs, every gradient, memory, and how often the segment ran.
 
-`testify(run, scene)` runs a scene (scenes05.py) through a learner's checkpoint, and once without one. What both left
-behind is compared in `cross_examine`, which raises the Fault that explains most.
+`testify(run, kind)` runs a scene (scenes05.py) through a learner's checkpoint, and once without one. What
+both left behind is compared in `cross_examine`, which raises the Fault that explains most.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def testify(run, kind, *, stops_early: bool = False) -> Seen:
 
 
 def observe(scene: Scene, checkpoint, backward: bool = True, collect: bool = True) -> Seen:
-    """Run a scene and note what happens. collect: let Python collect cycles before something counts as left."""
+    """Run a scene and note what happens. collect: let Python collect cycles before something counts as "
+    "left."""
     seen, probe = Seen(scene), scene.probe
 
     def noted(function, *args, **kwargs):
@@ -124,7 +125,8 @@ def observe(scene: Scene, checkpoint, backward: bool = True, collect: bool = Tru
 
 
 def _settled(meter, probe, start, collect):
-    """(bytes, names) alive now. Cycles are collected first, but only where something seems to be left: it is slow."""
+    """(bytes, names) alive now. Cycles are collected first, but only where something seems to be left: it "
+    "is slow."""
     if collect and probe.alive():
         gc.collect()
     return meter.live_bytes - start, probe.alive()
@@ -139,10 +141,8 @@ def same_kind_of_output(run, right):
         number += 1
         got = run(function, *args, **kwargs)
         want_true(_hooks() is hooks, "hooks left on", "Your saved-tensor hooks are still switched on after "
-                  "the forward pass, so that "
-                  "they catch what *later* code saves. Use `with saved_tensors_hooks(...):` around the "
-                  "segment "
-                  "alone.")  # fmt: skip
+                  "the forward pass, so that they catch what *later* code saves. Use `with "
+                  "saved_tensors_hooks(...):` around the segment alone.")  # fmt: skip
         if number < len(right.outputs):
             _want_like(got, right.outputs[number], "What your checkpoint returns")
         return got
@@ -160,18 +160,16 @@ def _want_like(got, needed, what):
     if isinstance(needed, torch.Tensor):
         want_tensor(got, what, shape=needed.shape, dtype=needed.dtype)
     elif isinstance(needed, (dict, list, tuple)):
-        want_true(type(got) is type(needed) and len(got) == len(needed), "wrong output", f"{what} should "
-                  f"be what "
-                  f"the segment returns, a {type(needed).__name__} of {len(needed)}.")  # fmt: skip
+        want_true(type(got) is type(needed) and len(got) == len(needed), "wrong output", f"{what} should be "
+                  f"what the segment returns, a {type(needed).__name__} of {len(needed)}.")  # fmt: skip
         keys = needed if isinstance(needed, dict) else range(len(needed))
         want_true(all(k in got for k in keys) if isinstance(needed, dict) else True, "wrong output",
                   f"{what} lacks a key that the segment's dict has.")  # fmt: skip
         for key in keys:
             _want_like(got[key], needed[key], f"{what}, at [{key!r}],")
     else:
-        want_true(got is needed or got == needed, "wrong output", f"{what} should be {needed!r}, as it "
-                  f"came from "
-                  "the segment.")  # fmt: skip
+        want_true(got is needed or got == needed, "wrong output", f"{what} should be {needed!r}, as it came "
+                  "from the segment.")  # fmt: skip
 
 
 def tensors_in(thing) -> list:
@@ -260,5 +258,4 @@ def want_own_work(run, kind) -> None:
             raise
     if used:
         raise Fault("built by torch", f"This works, but it is `{used[0]}` that does it. Here you build it "
-                    f"yourself; "
-                    "further down yours runs beside the ready-made ones.")  # fmt: skip
+                    "yourself; further down yours runs beside the ready-made ones.")  # fmt: skip
