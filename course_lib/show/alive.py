@@ -259,7 +259,7 @@ def _paint(schedule, scene: Scene, budget) -> Drawing:
         _legend(axes, 164)
         _curve(figure, axes, schedule, scene, budget)
         title_line(figure, f"{schedule.name}: {len(schedule.chain)} blocks, {extra_words(schedule)}")
-        axes.text(WIDTH - 84, HEIGHT - 16, scene.words["tick"], gid="tick", ha="right", va="center", color=MUTED)
+        axes.text(WIDTH - 104, HEIGHT - 16, scene.words["tick"], gid="tick", ha="right", va="center", color=MUTED)
         axes.text(WIDTH - 12, HEIGHT - 16, scene.words["live"], gid="live", ha="right", va="center", color=TEXT,
                   weight="bold")  # fmt: skip
         figure.alt = scene.alt
