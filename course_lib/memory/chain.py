@@ -17,10 +17,9 @@ class Block:
     and the parameters. gradient_bytes: the gradient of its output, while it waits for the block's backward.
     weight_gradient_bytes: gradients of its parameters that its backward allocates; 0 where they exist already.
 
-    The rest is how far memory rises for a moment, above what is counted anyway:
-    plain_extra: above input + output, in a forward that keeps nothing. taped_extra: above input + own + output, in a forward
-    that keeps everything. last_extra: above input + own, in a rerun that stops after its last saved tensor.
-    backward_extra: above input + own + both gradients.
+    Peaks while it runs, its input counted; None where nothing but the parts above is alive:
+    plain_peak: a forward that keeps nothing. taped_peak: a forward that keeps everything. last_peak: a rerun that stops
+    after its last saved tensor. backward_peak: its backward, its own weight gradients counted.
     """
 
     state_bytes: int
@@ -28,10 +27,10 @@ class Block:
     gradient_bytes: int
     forward_cost: float = 1
     weight_gradient_bytes: int = 0
-    plain_extra: int = 0
-    taped_extra: int = 0
-    last_extra: int = 0
-    backward_extra: int = 0
+    plain_peak: int | None = None
+    taped_peak: int | None = None
+    last_peak: int | None = None
+    backward_peak: int | None = None
 
     @property
     def saved_bytes(self) -> int:
@@ -52,6 +51,8 @@ class Chain:
             raise ValueError("A chain has at least one block.")
         for i, block in enumerate(self.blocks):
             for name, value in vars(block).items():
+                if value is None and name.endswith("_peak"):
+                    continue
                 if value < 0:
                     raise ValueError(f"Block {i}: {name} is {value}; sizes and costs are 0 or more.")
                 if name != "forward_cost" and (isinstance(value, bool) or not isinstance(value, int)):
@@ -91,18 +92,24 @@ class Chain:
 
     def plain_forward(self, start: int, i: int) -> int:
         """Block i run inside a region that began at boundary `start`, keeping nothing."""
-        held = self.boundary(start) + (self.boundary(i) if i != start else 0)
-        return held + self.boundary(i + 1) + self.blocks[i].plain_extra
+        block, held = self.blocks[i], self.boundary(start) if i != start else 0
+        peak = block.state_bytes + self.boundary(i + 1) if block.plain_peak is None else block.plain_peak
+        return held + peak
 
     def taped_forward(self, i: int, last_of_rerun: bool) -> int:
+        """Block i run with its activations kept; the last block of a rerun ends early."""
         block = self.blocks[i]
         if last_of_rerun:
-            return block.saved_bytes + block.last_extra
-        return block.saved_bytes + self.boundary(i + 1) + block.taped_extra
+            return block.saved_bytes if block.last_peak is None else block.last_peak
+        return block.saved_bytes + self.boundary(i + 1) if block.taped_peak is None else block.taped_peak
 
     def backward(self, i: int) -> int:
-        block = self.blocks[i]
-        return block.saved_bytes + self.gradient(i + 1) + self.gradient(i) + block.backward_extra + self.weight_gradients_after(i)
+        """The backward of block i; the weight gradients of all blocks after it are there already."""
+        block, peak = self.blocks[i], self.blocks[i].backward_peak
+        if peak is None:
+            gradients = self.gradient(i + 1) + self.gradient(i)
+            peak = max(block.saved_bytes + gradients, self.gradient(i) + block.weight_gradient_bytes)
+        return peak + self.weight_gradients_after(i)
 
     def waiting(self, end: int) -> int:
         """What is alive while a region that ends with block `end` is run again: gradients of all that comes after it."""

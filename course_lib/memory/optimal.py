@@ -156,19 +156,33 @@ class _Units(_Events):
                 m, s = m - self.up(self.chain.blocks[s].saved_bytes), s + 1
 
 
-def minimum(chain: Chain) -> int:
-    """The smallest budget in bytes that any schedule can keep."""
-    best: dict = {}
+def leanest(chain: Chain) -> tuple[int, tuple]:
+    """(the smallest budget in bytes that any schedule can keep, a tree that keeps it)."""
+    best: dict = {}  # (s, t): (memory, cost, choice): least memory first, then least cost
     events, n = _Events(chain), len(chain)
+    work = events.work
     for length in range(n):
         for s in range(n - length):
             t, keep = s + length, events.keep(s, s + length)
             if s == t:
-                best[s, t] = keep
+                best[s, t] = (keep, 0.0, None)
                 continue
-            least = max(keep, chain.blocks[s].saved_bytes + best[s + 1, t])
+            rest = best[s + 1, t]
+            least = (max(keep, chain.blocks[s].saved_bytes + rest[0]), rest[1], None)
             passing = events.pass_by(s, t)
             for k in range(s + 1, t + 1):
-                least = min(least, max(passing[k - 1 - s], chain.boundary(s) + best[k, t], best[s, k - 1]))
-            best[s, t] = int(least)
-    return best[0, n - 1]
+                left, right = best[s, k - 1], best[k, t]
+                need = max(int(passing[k - 1 - s]), chain.boundary(s) + right[0], left[0])
+                if need <= least[0]:
+                    least = min(least, (need, left[1] + right[1] + float(work[k] - work[s]), k), key=lambda entry: entry[:2])
+            best[s, t] = least
+
+    def build(s: int, t: int) -> tuple:
+        parts: list = []
+        while s <= t:
+            k = best[s, t][2]
+            parts.append(s if k is None else build(s, k - 1))
+            s = s + 1 if k is None else k
+        return tuple(parts)
+
+    return int(best[0, n - 1][0]), build(0, n - 1)

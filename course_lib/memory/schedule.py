@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from . import trees
 from .chain import Block, Chain
 from .measured import measure
-from .optimal import minimum, optimal
+from .optimal import leanest, optimal
 from .run import run
 from .ticks import Tick
 from .ticks import ticks as ticks_of
@@ -135,13 +135,18 @@ def binomial(chain, slots: int) -> Schedule:
 def budgeted(chain: Chain, budget_bytes: int) -> Schedule:
     """The least recompute cost of all trees whose peak is at most budget_bytes.
 
-    Exact for chains of up to 48 blocks; longer ones are planned with sizes rounded up to a 600th of the budget, so that the
-    peak still keeps it. Raises TypeError for a budget that is no whole number, and ValueError below the minimum, which it says.
+    Exact for chains of up to 48 blocks: then a smaller budget never gives a larger peak, nor a larger one more recompute.
+    Longer ones are planned with sizes rounded up to a 600th of the budget: the peak keeps it, the cost may be a little above
+    the least. Raises TypeError for a budget that is no whole number, and ValueError below the minimum, which it says.
     """
     if isinstance(budget_bytes, bool) or not isinstance(budget_bytes, int):
         raise TypeError(f"The budget is a whole number of bytes, not {budget_bytes!r}.")
-    least = minimum(chain)
+    least, tree = leanest(chain)
     if budget_bytes < least:
         raise ValueError(f"No schedule fits into {budget_bytes} bytes: this chain needs at least {least}.")
-    tree = optimal(chain, budget_bytes) or optimal(chain, least)
-    return Schedule("budgeted", chain, tree)
+    return Schedule("budgeted", chain, optimal(chain, budget_bytes) or tree)
+
+
+def minimum(chain: Chain) -> int:
+    """The smallest budget in bytes that any schedule of this chain can keep."""
+    return leanest(chain)[0]
