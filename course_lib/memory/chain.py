@@ -17,9 +17,12 @@ class Block:
     and the parameters. gradient_bytes: the gradient of its output, while it waits for the block's backward.
     weight_gradient_bytes: gradients of its parameters that its backward allocates; 0 where they exist already.
 
+    keeps_input: False if its backward does not need its input (a ReLU needs its output only).
+
     Peaks while it runs, its input counted; None where nothing but the parts above is alive:
     plain_peak: a forward that keeps nothing. taped_peak: a forward that keeps everything. last_peak: a rerun that stops
-    after its last saved tensor. backward_peak: its backward, its own weight gradients counted.
+    after its last saved tensor. backward_peak: its backward, its own weight gradients counted. held_backward_peak: the same
+    when a region keeps the block's input to the end.
     """
 
     state_bytes: int
@@ -31,11 +34,18 @@ class Block:
     taped_peak: int | None = None
     last_peak: int | None = None
     backward_peak: int | None = None
+    held_backward_peak: int | None = None
+    keeps_input: bool = True
 
     @property
     def saved_bytes(self) -> int:
         """What its backward needs, its own input among it, parameters not."""
-        return self.state_bytes + self.own_bytes
+        return self.own_bytes + (self.state_bytes if self.keeps_input else 0)
+
+    @property
+    def held_bytes(self) -> int:
+        """The same when a region keeps the input, whether the block needs it or not."""
+        return self.own_bytes + self.state_bytes
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class Chain:
             raise ValueError("A chain has at least one block.")
         for i, block in enumerate(self.blocks):
             for name, value in vars(block).items():
-                if value is None and name.endswith("_peak"):
+                if value is None and name.endswith("_peak") or name == "keeps_input":
                     continue
                 if value < 0:
                     raise ValueError(f"Block {i}: {name} is {value}; sizes and costs are 0 or more.")
@@ -97,18 +107,20 @@ class Chain:
         return held + peak
 
     def taped_forward(self, i: int, last_of_rerun: bool) -> int:
-        """Block i run with its activations kept; the last block of a rerun ends early."""
+        """Block i run with its activations kept; the last block of a rerun ends early. Its input is alive meanwhile."""
         block = self.blocks[i]
         if last_of_rerun:
-            return block.saved_bytes if block.last_peak is None else block.last_peak
-        return block.saved_bytes + self.boundary(i + 1) if block.taped_peak is None else block.taped_peak
+            return block.held_bytes if block.last_peak is None else block.last_peak
+        return block.held_bytes + self.boundary(i + 1) if block.taped_peak is None else block.taped_peak
 
-    def backward(self, i: int) -> int:
-        """The backward of block i; the weight gradients of all blocks after it are there already."""
-        block, peak = self.blocks[i], self.blocks[i].backward_peak
+    def backward(self, i: int, held: bool) -> int:
+        """The backward of block i; the weight gradients of all blocks after it are there. held: a region keeps its input."""
+        block = self.blocks[i]
+        peak = block.held_backward_peak if held else block.backward_peak
         if peak is None:
             gradients = self.gradient(i + 1) + self.gradient(i)
-            peak = max(block.saved_bytes + gradients, self.gradient(i) + block.weight_gradient_bytes)
+            saved = block.held_bytes if held else block.saved_bytes
+            peak = max(saved + gradients, self.gradient(i) + block.weight_gradient_bytes)
         return peak + self.weight_gradients_after(i)
 
     def waiting(self, end: int) -> int:

@@ -36,6 +36,7 @@ class _Run:
         chain, action = self.chain, "forward" if first else "recompute"
         waiting = chain.waiting(end)
         held = [(dict(taped), states)]
+        begin = None if first else blocks_of(parts)[0]  # the region holds its input until its backward is done
         for part in parts:
             taped, states = dict(held[-1][0]), held[-1][1]
             base = self.held(taped, states) + waiting
@@ -48,7 +49,8 @@ class _Run:
             else:
                 last = not first and part == end
                 peak = base + chain.taped_forward(part, last)
-                taped[part] = chain.blocks[part].saved_bytes
+                taped[part] = chain.blocks[part].own_bytes
+                states |= {part} if chain.blocks[part].keeps_input or part == begin else set()
                 tip = frozenset() if last else frozenset({part + 1})
                 self.note(action, part, True, states | tip, taped, waiting, peak)
             held.append((taped, states))
@@ -56,15 +58,14 @@ class _Run:
             if isinstance(part, tuple):
                 self.stretch(part, blocks_of(part)[-1], taped, states, first=False)
             else:
-                peak = self.held(taped, states) + chain.backward(part)
+                peak = self.held(taped, states) + chain.backward(part, held=part == begin)
                 after = chain.gradient(part) + chain.weight_gradients_after(part - 1)
                 self.note("backward", part, False, states, taped, after, peak)
 
     def held(self, taped: dict, states: frozenset) -> int:
-        """Bytes of taped blocks (their inputs among them) and of kept boundaries, each once."""
-        return sum(taped.values()) + sum(self.chain.boundary(i) for i in states if i not in taped)
+        """Bytes of taped blocks and of the boundaries that are kept for them and for regions."""
+        return sum(taped.values()) + sum(self.chain.boundary(i) for i in states)
 
     def note(self, action, block, kept, states, taped, more, peak) -> None:
-        alive = tuple(sorted(states | set(taped)))
         live = self.held(taped, states) + more
-        self.out.append(Tick(action, block, kept, alive, tuple(sorted(taped)), live, max(peak, live)))
+        self.out.append(Tick(action, block, kept, tuple(sorted(states)), tuple(sorted(taped)), live, max(peak, live)))
