@@ -153,6 +153,30 @@ class ForwardOnly(torch.autograd.Function):
         return segment(*inputs)
 
 
+class NoStart(Base):
+    @staticmethod
+    def backward(ctx, gradient):
+        inputs = leaves(ctx)
+        with torch.enable_grad():
+            ctx.segment(*inputs).backward()
+        return None, *(x.grad for x in inputs)
+
+
+class GivesAList(Base):
+    @staticmethod
+    def backward(ctx, gradient):
+        nothing, *gradients = Base.backward(ctx, gradient)
+        return nothing, gradients
+
+
+class NotStatic(torch.autograd.Function):
+    def forward(self, ctx, segment, *inputs):
+        return Base.forward(ctx, segment, *inputs)
+
+    def backward(self, ctx, gradient):
+        return Base.backward(ctx, gradient)
+
+
 def by_torch(segment, *inputs):
     return checkpoint(segment, *inputs, use_reentrant=True)
 

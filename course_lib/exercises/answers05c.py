@@ -14,7 +14,7 @@ def variant(
     world=True, stop=True, detach=True, pop=True, versions=True, recording=True, once=False, single=False,
     store=None,  # fmt: skip
 ):
-    """A version 3; each flag leaves one thing out. store: a dict that recomputed tensors go into and stay in."""
+    """A version 3; each flag leaves one thing out. store: a dict that the recomputed tensors go into."""
 
     def my_checkpoint(function, *args, **kwargs):
         tensors = tensors_in([args, kwargs])
@@ -64,6 +64,64 @@ not_recording = variant(recording=False)
 no_versions = variant(versions=False)
 only_once = variant(once=True)
 for_each_tensor = variant(single=True)
+
+
+def simple(change=lambda args: args, caught=True, early=0, hooked=True, backwards=False):
+    """The same without most of the care, for mistakes that show at once."""
+
+    def my_checkpoint(function, *args, **kwargs):
+        run, saved, found = replayed(function, *tensors_in([args, kwargs])), 0, {}
+
+        def pack(tensor):
+            nonlocal saved
+            saved += 1
+            return saved - 1
+
+        def keep(tensor):
+            found[len(found)] = tensor.detach()
+            if len(found) == saved - early:
+                raise Enough
+
+        def unpack(place):
+            if not found:
+                hooks = saved_tensors_hooks(keep, lambda nothing: None) if hooked else nullcontext()
+                with suppress(Enough) if caught else nullcontext(), torch.enable_grad(), hooks:
+                    run(*change(args), **kwargs)
+            return found.pop(saved - 1 - place if backwards else place)
+
+        with saved_tensors_hooks(pack, unpack):
+            return run(*args, **kwargs)
+
+    return my_checkpoint
+
+
+on_constants = simple(lambda args: [x.detach() if isinstance(x, torch.Tensor) else x for x in args])
+not_caught = simple(caught=False)
+one_too_early = simple(early=1)
+no_second_hooks = simple(hooked=False)
+from_the_end = simple(backwards=True)
+_counted = []
+
+
+def one_count(function, *args, **kwargs):
+    """Tickets are numbered through all calls, and what a second run finds from 0."""
+    run, found = replayed(function, *tensors_in([args, kwargs])), {}
+
+    def pack(tensor):
+        _counted.append(None)
+        return len(_counted) - 1
+
+    def keep(tensor):
+        found[len(found)] = tensor.detach()
+
+    def unpack(place):
+        if place not in found:
+            with torch.enable_grad(), saved_tensors_hooks(keep, lambda nothing: None):
+                run(*args, **kwargs)
+        return found.pop(place)
+
+    with saved_tensors_hooks(pack, unpack):
+        return run(*args, **kwargs)
 
 
 def saves_everything(function, *args, **kwargs):

@@ -62,6 +62,15 @@ def last_too(blocks, segments, x):
     return x
 
 
+def first_one_free(blocks, segments, x):
+    _possible(list(blocks), segments)
+    first, *rest = _parts(list(blocks), segments)
+    x = _run(first)(x)
+    for part in rest:
+        x = my_checkpoint(_run(part), x)
+    return x
+
+
 def block_by_block(blocks, segments, x):
     *first, last = blocks
     for block in first:

@@ -166,6 +166,14 @@ def calls_it(segment, *inputs):
     return segment(*inputs)
 
 
+def returns_once(segment, *inputs):
+    def again(call):
+        _with_state(segment, _cast())
+        call()
+
+    return _twice(segment, _plain, again)
+
+
 def uses_the_first_inputs(segment, *inputs):
     run = replayed(segment, *inputs)
     return lambda *args, **kwargs: run(*inputs, **kwargs)

@@ -288,6 +288,26 @@ class StatisticsLost(PlainTower):
         return x
 
 
+class ReentrantTower(PlainTower):
+    def forward(self, x):
+        for block in self.blocks:
+            if random.random() >= self.drop:
+                segment = lambda x, block, scale: x + block(scale * x)  # noqa: E731
+                x = checkpoint(segment, x, block, self.scale, use_reentrant=True)
+        return x
+
+
+class DecidesLate(PlainTower):
+    """Draws outside, but each segment looks up what was drawn last."""
+
+    def forward(self, x):
+        for block in self.blocks:
+            skip = random.random() < self.drop
+            segment = lambda x, block, scale: x if skip else x + block(scale * x)  # noqa: B023, E731
+            x = recomputed(segment, x, block, self.scale, block=block)
+        return x
+
+
 class NoCheckpoint(PlainTower):
     pass
 

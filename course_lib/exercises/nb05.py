@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from fractions import Fraction
 
 import torch
@@ -89,7 +91,14 @@ def runner(answer):
         return answer
     want_true(issubclass(given, torch.autograd.Function), "wrong type", "`Recompute` should be a subclass of "
               "`torch.autograd.Function`, with `forward` and `backward` as static methods.")  # fmt: skip
-    run = GuardedAnswer(given.apply, answer.name, answer._world)
+    for name in ("forward", "backward"):
+        method = inspect.getattr_static(given, name)
+        bound = not isinstance(method, staticmethod) and "self" in inspect.signature(method).parameters
+        want_true(not bound, "not static",
+                  f"Write `@staticmethod` above `{name}`, and no `self`: a Function is never made, its "
+                  "methods are called with ctx.")  # fmt: skip
+    # a partial, since `apply` itself has a source file, and that is torch's
+    run = GuardedAnswer(functools.partial(given.apply), answer.name, answer._world)
     run.answer = answer
     return run
 
@@ -151,6 +160,9 @@ register(Exercise(
         Wrong("recomputes in forward", b.RunsAgainAtOnce, "recomputed in forward"),
         Wrong("inputs as attributes", b.OnCtx, "change not noticed", "B75"),
         Wrong("one gradient short", b.OneShort, "wrong number of gradients"),
+        Wrong("does not say where to begin", b.NoStart, "incoming gradient ignored"),
+        Wrong("a list of gradients", b.GivesAList, "wrong number of gradients"),
+        Wrong("no static methods", b.NotStatic, "not static"),
         Wrong("no backward", b.ForwardOnly, "no backward"),
         Wrong("a ready-made one", b.by_torch, "built by torch"),
         Wrong("no Function", int, "wrong type"),
@@ -289,6 +301,8 @@ def _check_replays(answer):
         want_true(seen[-1][0] is value and seen[-1][1] == factor, "inputs lost", f"Call {number} of your "
                   "function ran the segment on other inputs than it was given. Pass on what *this* call "
                   "gets, keywords too.")  # fmt: skip
+        want_true(isinstance(again, torch.Tensor), "returned nothing", f"Call {number} of your function "
+                  f"gives {shown(again)}, and should give what the segment gives.")  # fmt: skip
         want_true(torch.equal(again, value * factor + drawn), "other random numbers", f"Call {number} of "
                   "your function drew other random numbers than call 1. Set the state that was there before "
                   "call 1, each time (backward may ask more than once).")  # fmt: skip
@@ -337,6 +351,7 @@ register(Exercise(
         Wrong("right one more time only", e.only_one_more, "other random numbers"),
         Wrong("drops keywords", e.drops_keywords, "inputs lost", "B57"),
         Wrong("runs it at once", e.calls_it, "not a function"),
+        Wrong("returns only the first time", e.returns_once, "returned nothing"),
         Wrong("always the first inputs", e.uses_the_first_inputs, "inputs lost"),
     ),
     unusual=(

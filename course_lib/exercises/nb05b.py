@@ -109,6 +109,12 @@ register(Exercise(
         Wrong("does not look for changes", c.no_versions, "change not noticed", "B75"),
         Wrong("recomputes only once", c.only_once, "second backward", "B58"),
         Wrong("recomputes for each tensor", c.for_each_tensor, "recomputed too often"),
+        Wrong("constants in the second run", c.on_constants, "inputs without gradient"),
+        Wrong("nobody catches Enough", c.not_caught, "not caught"),
+        Wrong("stops one too early", c.one_too_early, "ticket without tensor"),
+        Wrong("no hooks in the second run", c.no_second_hooks, "ticket without tensor"),
+        Wrong("one count for all calls", c.one_count, "ticket without tensor"),
+        Wrong("from the end", c.from_the_end, "tensors mixed up"),
         Wrong("saves everything", c.saves_everything, "never recomputed", "B55"),
         Wrong("saves copies", c.saves_copies, "never recomputed", "B55"),
         Wrong("drops keywords", c.drops_keywords, "inputs lost", "B57"),
@@ -195,7 +201,7 @@ def _want_cut(case, blocks, segments):
     sizes = [len(cut) for cut in reversed(cuts)] + [len(free)] * bool(free)
     if segments > 1 and not again:
         case.fail("never recomputed", "no block ran again in backward, so nothing was checkpointed.")
-    if not free:
+    if not free or blocks not in free:
         case.fail("last segment recomputed", "the last segment ran again, too. Its backward comes first, "
                   "right after its forward: its intermediates would be dropped and be back a moment later. "
                   "Run it plainly.")  # fmt: skip
@@ -246,6 +252,7 @@ register(Exercise(
         Wrong("looks the loop's variables up late", d.late_bound, "late-bound closure", "B73"),
         Wrong("the remainder to the last one", d.remainder_last, "unbalanced", "B76"),
         Wrong("the last one, too", d.last_too, "last segment recomputed", "B76"),
+        Wrong("the first one instead", d.first_one_free, "last segment recomputed"),
         Wrong("each block by itself", d.block_by_block, "wrong number of segments", "B76"),
         Wrong("one around all", d.one_around_all, "last segment recomputed", "B76"),
         Wrong("none", d.none_at_all, "never recomputed"),

@@ -222,9 +222,11 @@ class Ran:
     error: BaseException | None = None
 
 
-def step(make, drop=0.0, train=True, late_scale=None, grad=True, steps=1) -> Ran:
-    """Run a tower once or more. late_scale: what a trainer sets model.scale to between forward and "
-    "backward."""
+def step(make, drop=0.0, train=True, late_scale=None, grad=True, steps=1, raw=False) -> Ran:
+    """Run a tower once or more. raw: its input is data.
+
+    late_scale: what a trainer sets model.scale to between forward and backward.
+    """
     random.seed(12), torch.manual_seed(6)
     model = make(8, 4, drop).double()
     model.load_state_dict(f.PlainTower(8, 4).double().state_dict())
@@ -235,7 +237,7 @@ def step(make, drop=0.0, train=True, late_scale=None, grad=True, steps=1) -> Ran
     calls = [0] * 4
     for number, block in enumerate(model.blocks):
         block.register_forward_pre_hook(lambda *_, i=number: calls.__setitem__(i, calls[i] + 1))
-    x = torch.randn(32, 8, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(32, 8, dtype=torch.float64, requires_grad=not raw)
     ran = None
     for _ in range(steps):
         with torch.set_grad_enabled(grad):
@@ -295,6 +297,11 @@ def check_tower(answer):
     want_true(again == [1] * 4, "not once more", f"The four blocks were run {mine.calls} times in forward "
               "and backward; 2 each is right.")
     want_gradients(mine, plain, "wrong gradient", "Without skips and with a fixed scale:")
+    mine, plain = both("On data as the input", raw=True)
+    missing = [name for name, gradient in mine.gradients.items() if gradient is None and name != "x"]
+    want_true(not missing, "no input requires grad", "Where the tower's input is data, the gradient of "
+              f"{', '.join(missing[:2])} is None (B52): the reentrant kind looks at its inputs "
+              "only.")  # fmt: skip
     still, _ = both("In eval mode", train=False)
     want_true(still.calls == [2] * 4, "eval gate", "In eval mode, with gradients wanted, the blocks ran "
               f"{still.calls} times: no memory is saved there (B77). A frozen or fine-tuned model is often "
@@ -307,11 +314,14 @@ def check_tower(answer):
     want_gradients(mine, plain, "state read late", "Between forward and backward the trainer sets "
                    "model.scale to 0.25, and the recompute takes it (B66).")  # fmt: skip
     mine, plain = both("With drop=0.5", drop=0.5)
-    want_gradients(mine, plain, "foreign randomness", "With drop=0.5, other blocks are skipped in the "
-                   "recompute than in the forward pass (B61): torch's checkpoint knows nothing of Python's "
-                   "`random`.")  # fmt: skip
-    want_true(mine.stream == plain.stream, "foreign randomness", "After a step Python's random stream is not "
-              "where PlainTower leaves it: somebody draws in backward.")  # fmt: skip
+    drawn = mine.stream != plain.stream
+    why = "(B61): torch's checkpoint knows nothing of Python's `random`"
+    if not drawn:
+        why = "(B73), without being drawn again: a closure looks the decision up when it runs"
+    want_gradients(mine, plain, "foreign randomness" if drawn else "late-bound closure", "With drop=0.5, "
+                   f"other blocks are skipped in the recompute than in the forward pass {why}.")  # fmt: skip
+    want_true(not drawn, "foreign randomness", "After a step Python's random stream is not where PlainTower "
+              "leaves it: somebody draws in backward.")  # fmt: skip
     for steps in (1, 2):
         mine, plain = step(make, steps=steps), step(f.PlainTower, steps=steps)
         counts = [int(v) for name, v in mine.buffers.items() if name.endswith("num_batches_tracked")]
@@ -349,6 +359,8 @@ register(Exercise(
         Wrong("the scale is left", f.StateLeft, "state read late", "B66"),
         Wrong("the statistics are left", f.StatisticsLeft, "statistics twice", "B62"),
         Wrong("no statistics at all", f.StatisticsLost, "statistics lost"),
+        Wrong("a decision looked up late", f.DecidesLate, "late-bound closure", "B73"),
+        Wrong("the reentrant kind", f.ReentrantTower, "no input requires grad", "B52"),
         Wrong("no checkpoint", f.NoCheckpoint, "no checkpoint"),
         Wrong("skips nothing", f.NeverSkips, "wrong output"),
     ),

@@ -28,6 +28,7 @@ class Call:
     grad: bool  # was recording switched on
     autocast: object  # the dtype of autocast, or None where it is off
     graph: bool  # an input came with a graph behind it
+    needs: tuple  # which of its tensors required a gradient
     random: bytes  # the random state at its start
     given: tuple  # which inputs it got: their names, and the numbers among them
     finished: bool = False
@@ -44,9 +45,10 @@ class Probe:
     @contextmanager
     def called(self, label, *tensors, given=()):
         cast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        graph = any(t.grad_fn is not None for t in tensors if isinstance(t, torch.Tensor))
+        tensors = [t for t in tensors if isinstance(t, torch.Tensor)]
+        graph, needs = any(t.grad_fn is not None for t in tensors), tuple(t.requires_grad for t in tensors)
         state = torch.get_rng_state().numpy().tobytes()
-        call = Call(label, self.phase, torch.is_grad_enabled(), cast, graph, state, given)
+        call = Call(label, self.phase, torch.is_grad_enabled(), cast, graph, needs, state, given)
         self.calls.append(call)
         yield
         call.finished = True

@@ -116,10 +116,43 @@ def memory_is_freed(case):
               "copy.")  # fmt: skip
 
 
+def inputs_still_need_gradients(case):
+    """A second run on constants: then autograd saves other tensors, or finds nothing to record."""
+    if case.seen.error is None:
+        return
+    for label, again in case.seen.calls("backward").items():
+        first = case.seen.calls("forward")[label][0]
+        for call in again:
+            if call.grad and call.needs != first.needs and not all(call.needs):
+                case.fail("inputs without gradient", f"in the recompute the {label}'s inputs do not require "
+                          "a gradient, and in the forward pass they did. Autograd then saves other tensors "
+                          "than before. Where you detach an input, put its flag back: "
+                          "`x.detach().requires_grad_(x.requires_grad)`.")  # fmt: skip
+
+
 def backward_ran(case):
     """Known exceptions out of the engine, in words."""
     error = case.seen.error
     text = str(error or "")
+    if type(error).__name__ == "Enough":
+        case.fail("not caught", "the exception that ends your second run came out of the backward pass. "
+                  "Catch it around the second run alone: `with suppress(Enough): ...`.")  # fmt: skip
+    if isinstance(error, LookupError) and case.seen.calls("backward"):
+        case.fail("ticket without tensor", "backward came with a ticket for which the second run has brought "
+                  f"no tensor ({type(error).__name__}: {error}). Is pack called in the second run, too "
+                  "(hooks around it)? Do both runs count from 0, in the same order, for this call alone? "
+                  "Does the second run stop too early? Is a tensor asked for twice?")  # fmt: skip
+    if "shapes cannot be multiplied" in text or "size of tensor" in text or "must match" in text:
+        case.fail("tensors mixed up", "backward got another tensor than the one that was saved "
+                  f"({text[:90]}). The tensors come in the same order in both runs: number i of the second "
+                  "answers ticket i of the first.")  # fmt: skip
+    if "implicitly created only for scalar" in text:
+        case.fail("incoming gradient ignored", "`output.backward()` does not know what to begin with. The "
+                  "gradient that `backward` was given is the beginning: `torch.autograd.backward(output, "
+                  "gradient)`.")  # fmt: skip
+    if "expected Variable or None" in text:
+        case.fail("wrong number of gradients", "`backward` returned a list inside of its tuple. Unpack it: "
+                  "`return None, *gradients`.")  # fmt: skip
     if "incorrect number of gradients" in text:
         case.fail("wrong number of gradients", "`backward` must return one value for each argument of "
                   "`forward` after ctx, in their order: None for the segment, then one for each "
@@ -253,10 +286,10 @@ def freed_on_the_way(case):
     """When backward is nearly through the segment, the later intermediates have done their work."""
     late, eager = case.seen.scene.late, case.right.scene.late
     if late is not None and case.seen.error is None and len(late) > len(eager):
-        case.fail("kept through backward", "when backward is nearly through the segment, "
-                  f"{len(late)} of its intermediates are still alive ({late[-1]} is the last); without a "
-                  f"checkpoint {len(eager)} are. Hand each recomputed tensor out once and let it go (`pop`), "
-                  "and keep it without its graph (`detach`).")  # fmt: skip
+        case.fail("kept through backward", f"when backward is nearly through the segment, {len(late)} of its "
+                  f"intermediates are still alive ({late[-1]} is the last); without a checkpoint "
+                  f"{len(eager)} are. Hand each recomputed tensor out once and let it go (`pop`), and keep "
+                  "it without its graph (`detach`).")  # fmt: skip
 
 
 def second_backward_ran(case):
@@ -287,6 +320,7 @@ RULES = (
     inputs_are_detached,
     memory_is_freed,
     second_backward_ran,
+    inputs_still_need_gradients,
     backward_ran,
     surroundings_are_the_same,
     outer_stream_is_untouched,

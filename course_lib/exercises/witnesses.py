@@ -114,10 +114,10 @@ def observe(scene: Scene, checkpoint, backward: bool = True, collect: bool = Tru
             try:
                 with scene.behind():
                     scene.backward(loss)
-            except (Fault, NotStarted, TimeUp):
+            except (Fault, NotStarted, TimeUp, KeyboardInterrupt):
                 raise
-            except Exception as error:
-                seen.error = error.with_traceback(error.__traceback__)
+            except BaseException as error:
+                seen.error = error
         seen.alive_after, seen.names_after = _settled(meter, probe, start, collect)
         seen.stream = (*streams, torch.get_rng_state())
     seen.gradients = {name: leaf.grad for name, leaf in scene.leaves.items() if leaf.requires_grad}
@@ -196,7 +196,7 @@ def raise_own(error, run, told):
     """The Fault for an exception out of a backward pass, with the learner's own line where there is one."""
     answer = getattr(run, "answer", run)
     function, name = getattr(answer, "_function", answer), getattr(answer, "name", "your checkpoint")
-    fault = explain(error, function, name, ((), {}))
+    fault = explain(error, function, name, ((None,), {}))
     raise Fault("raised", f"{told} the backward pass fails. {fault.message}") from None
 
 
