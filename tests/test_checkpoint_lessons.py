@@ -1,4 +1,4 @@
-"""Notebook 05: the four witnesses believe good checkpoints and catch bad ones; the picture of what ran when."""
+"""Notebook 05: the four witnesses believe good checkpoints and catch bad ones; a picture of what ran when."""
 
 import pytest
 import torch
@@ -73,9 +73,8 @@ def test_the_reentrant_kind_fails_where_only_version_3_can_do_it(kind, name):
 
 
 def test_torch_without_its_random_state_is_caught_by_the_mask():
-    assert diagnosis(lambda *xs: checkpoint(*xs, use_reentrant=False, preserve_rng_state=False), scenes05.Dropout) == (
-        "other random numbers"
-    )
+    careless = lambda *xs: checkpoint(*xs, use_reentrant=False, preserve_rng_state=False)  # noqa: E731
+    assert diagnosis(careless, scenes05.Dropout) == "other random numbers"
 
 
 # -- each witness alone -----------------------------------------------------------------------------------
@@ -224,7 +223,8 @@ def test_the_tower_in_review_has_the_five_faults():
 
 
 def test_the_order_of_work_has_a_square_for_each_event_and_a_sentence():
-    events = [(1, "forward"), (2, "forward"), (2, "recompute"), (2, "backward"), (1, "recompute"), (1, "backward")]
+    phases = ("forward", "forward", "recompute", "backward", "recompute", "backward")
+    events = list(zip((1, 2, 2, 2, 1, 1), phases))
     figure = order_of_work(events)
     axes = figure.axes[0]
     assert [text.get_text() for text in axes.texts] == list("FFRBRB") and len(axes.patches) == 6
