@@ -1,13 +1,12 @@
-"""Who is alive? A schedule's ticks as pictures: one moment, a strip of moments, and the whole step as a map.
+"""Who is alive? A schedule's ticks as pictures: one moment, or a strip of moments. Whole steps: alive_map.py.
 
-Every function takes schedules of `course_lib.memory.schedule`, or anything with their `name`, `chain`, `ticks` and
-`recomputations`. Bytes are drawn to scale: a block's box is as high as what its backward needs, the bar in
-front of it as high as its input (its state).
+Every function takes schedules of `course_lib.memory.schedule`, or anything with their `name`, `chain`,
+`ticks` and `recomputations`. Bytes are drawn to scale: a block's box is as high as what its backward needs,
+the bar in front of it as high as its input (its state).
 """
 
 from __future__ import annotations
 
-from matplotlib.lines import Line2D
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 
@@ -61,9 +60,7 @@ def numbers(items) -> str:
             parts[-1][1] = item
         else:
             parts.append([item, item])
-    return ", ".join(
-        f"{a} to {b}" if b > a + 1 else f"{a}, {b}" if b > a else str(a) for a, b in parts
-    )
+    return ", ".join(f"{a} to {b}" if b > a + 1 else f"{a}, {b}" if b > a else str(a) for a, b in parts)
 
 
 def tick_sentence(schedule, tick: int) -> str:
@@ -76,19 +73,23 @@ def tick_sentence(schedule, tick: int) -> str:
     if taped:
         parts.append(f"the activations of block{'s' if len(taped) > 1 else ''} {numbers(taped)}")
     if inputs:
-        parts.append(f"the input{'s' if len(inputs) > 1 else ''} of block{'s' if len(inputs) > 1 else ''} {numbers(inputs)}")
+        parts.append(
+            f"the input{'s' if len(inputs) > 1 else ''} of block{'s' if len(inputs) > 1 else ''} "
+            f"{numbers(inputs)}"
+        )
     so_far = max(one.peak_bytes for one in schedule.ticks[:tick])
     return (
         f"{schedule.name}, tick {tick} of {len(schedule.ticks)}: {now.action} of block {now.block}{how}. "
-        f"Alive: {' and '.join(parts) or 'no activations'}; up to {mib(now.peak_bytes)}, so far {mib(so_far)}."
+        f"Alive: {' and '.join(parts) or 'no activations'}; up to {mib(now.peak_bytes)}, so far "
+        f"{mib(so_far)}."
     )
 
 
-# -- one row of blocks -------------------------------------------------------------------------------------
+# -- one row of blocks ----------------------------------------------------------------------------
 
 
 class Row:
-    """Where the blocks of a chain stand: on a base line at `bottom`, from `left` to `right`, at most `tall` high."""
+    """Where the blocks of a chain stand: on a line at `bottom`, from `left` to `right`, up to `tall` high."""
 
     def __init__(self, chain, left: float, right: float, bottom: float, tall: float):
         self.chain, self.left, self.bottom = chain, left, bottom
@@ -108,7 +109,9 @@ class Row:
     def box(self, i: int):
         """The outline of block i."""
         start = self.place(i) + 1.7 * self.bar_width
-        return self._outline(start, self.place(i + 1) - 0.7 * self.bar_width, self.chain.blocks[i].saved_bytes)
+        return self._outline(
+            start, self.place(i + 1) - 0.7 * self.bar_width, self.chain.blocks[i].saved_bytes
+        )
 
     def bar(self, i: int):
         """The outline of the state in front of block i; of the output where i is the number of blocks."""
@@ -137,7 +140,8 @@ class Row:
         return parts | {"running": self.box(now.block)}
 
 
-def _patch(axes, points, gid=None, **look):
+def patch(axes, points, gid=None, **look):
+    """A filled outline; `gid` names it for swaps."""
     axes.add_patch(PathPatch(Path(points), gid=gid, **look))
 
 
@@ -145,9 +149,9 @@ def _draw_row(axes, row: Row, now, gids: bool = False) -> None:
     """The blocks in outline, and over them what is alive at this moment."""
     n = len(row.chain)
     for i in range(n):
-        _patch(axes, row.box(i), fc="none", ec=MUTED, lw=0.7)
+        patch(axes, row.box(i), fc="none", ec=MUTED, lw=0.7)
     for i in range(n + 1):
-        _patch(axes, row.bar(i), fc="none", ec=MUTED, lw=0.4)
+        patch(axes, row.bar(i), fc="none", ec=MUTED, lw=0.4)
     for gid, points in row.paths(now).items():
         if points is NOTHING and not gids:
             continue
@@ -157,10 +161,10 @@ def _draw_row(axes, row: Row, now, gids: bool = False) -> None:
             look = {"fc": TAPED.light, "ec": PAPER, "hatch": TAPED.hatch, "lw": 0}
         else:
             look = {"fc": STATE.light, "ec": STATE.light, "lw": 0.4}
-        _patch(axes, points, gid if gids else None, **look)
+        patch(axes, points, gid if gids else None, **look)
 
 
-def _paper(figure):
+def paper(figure):
     """Axes over the whole figure, in points: everything that moves lives in them."""
     axes = figure.add_axes((0, 0, 1, 1), facecolor="none")
     axes.set(xlim=(0, figure.get_figwidth() * 72), ylim=(0, figure.get_figheight() * 72))
@@ -183,7 +187,7 @@ def _legend(axes, y: float, words: bool = True) -> None:
     axes.text(WIDTH - 12, y, "heights: bytes", va="center", ha="right", color=MUTED)
 
 
-# -- one moment --------------------------------------------------------------------------------------------
+# -- one moment ----------------------------------------------------------------------------
 
 
 def _stairs(schedule, count, tall) -> list:
@@ -247,21 +251,23 @@ def alive_at(schedule, tick: int, budget: int | None = None) -> Drawing:
 def _paint(schedule, scene: Scene, budget) -> Drawing:
     with house():
         figure = new_figure(WIDTH / 72, HEIGHT / 72)
-        axes = _paper(figure)
+        axes = paper(figure)
         row = Row(schedule.chain, 20, WIDTH - 20, 196, 62)
         tick = int(scene.words["tick"].split()[1])
         _draw_row(axes, row, schedule.ticks[tick - 1], gids=True)
         for i in range(len(schedule.chain)):
             axes.text(row.middle(i), 186, str(i), ha="center", va="center", color=MUTED, fontsize=8)
-        _patch(axes, scene.paths["arrow"], "arrow", fc=NOW.light, ec=NOW.light, lw=0.5)
+        patch(axes, scene.paths["arrow"], "arrow", fc=NOW.light, ec=NOW.light, lw=0.5)
         for gid, (x, y, text) in scene.labels.items():
             axes.text(x, y, text, gid=gid, color=TEXT, weight="bold", va="baseline")
         _legend(axes, 164)
         _curve(figure, axes, schedule, scene, budget)
         title_line(figure, f"{schedule.name}: {len(schedule.chain)} blocks, {extra_words(schedule)}")
-        axes.text(WIDTH - 104, HEIGHT - 16, scene.words["tick"], gid="tick", ha="right", va="center", color=MUTED)
-        axes.text(WIDTH - 12, HEIGHT - 16, scene.words["live"], gid="live", ha="right", va="center", color=TEXT,
-                  weight="bold")  # fmt: skip
+        axes.text(
+            WIDTH - 104, HEIGHT - 16, scene.words["tick"], gid="tick", ha="right", va="center", color=MUTED
+        )
+        axes.text(WIDTH - 12, HEIGHT - 16, scene.words["live"], gid="live", ha="right", va="center",
+                  color=TEXT, weight="bold")  # fmt: skip
         figure.alt = scene.alt
     return figure
 
@@ -269,13 +275,13 @@ def _paint(schedule, scene: Scene, budget) -> Drawing:
 def _curve(figure, axes, schedule, scene: Scene, budget) -> None:
     """Live bytes over the ticks: the whole step in grey, filled up to now."""
     left, bottom, right, top = _CHART
-    tall, limit, unit, size = _tall(schedule, budget)
+    tall, limit, unit, _ = _tall(schedule, budget)
     chart = new_axes(figure, (left / WIDTH, bottom / HEIGHT, (right - left) / WIDTH, (top - bottom) / HEIGHT))
     chart.set(xlim=(0, len(schedule.ticks)), ylim=(0, limit))
     chart.set_yticks(round_ticks(limit, 4))
     chart.set_xlabel("ticks: one block forward, again, or backward")
     chart.set_ylabel(f"live ({unit})")
-    _patch(axes, scene.paths["past"], "past", fc=STATE.light, ec="none", lw=0, alpha=0.55)
+    patch(axes, scene.paths["past"], "past", fc=STATE.light, ec="none", lw=0, alpha=0.55)
     whole = _stairs(schedule, len(schedule.ticks), tall)
     axes.plot(*zip(*whole[:-1]), color=SERIES["predicted"].light, lw=1.2)
     axes.plot(*zip(*scene.paths["now"]), color=NOW.light, lw=2, gid="now")
@@ -292,11 +298,11 @@ def _curve(figure, axes, schedule, scene: Scene, budget) -> None:
         axes.text(left + 5, y + 2, f"budget {mib(budget)}", ha="left", va="bottom", color=TEXT)
 
 
-# -- a strip of moments ------------------------------------------------------------------------------------
+# -- a strip of moments ----------------------------------------------------------------------------
 
 
 def strip(moments, title: str, *, note: str = "") -> Drawing:
-    """Moments of one or several schedules under each other: `moments = [(schedule, tick), ...]`, ticks from 1.
+    """Moments of one or several schedules, one under another: `moments = [(schedule, tick), ...]`, from 1.
 
     All rows share one scale of bytes only if their chains are equal. Raises ValueError for no moments.
     """
@@ -307,7 +313,7 @@ def strip(moments, title: str, *, note: str = "") -> Drawing:
     each, head = 58, 62
     with house():
         figure = new_figure(WIDTH / 72, (head + each * len(moments) + 8) / 72)
-        axes = _paper(figure)
+        axes = paper(figure)
         total = figure.get_figheight() * 72
         _legend(axes, total - 44)
         for k, (schedule, tick) in enumerate(moments):
@@ -315,12 +321,26 @@ def strip(moments, title: str, *, note: str = "") -> Drawing:
             row = Row(schedule.chain, 122, WIDTH - 92, bottom, 26)
             _draw_row(axes, row, now)
             top = max(y for _, y in row.box(now.block))
-            _patch(axes, row.arrow(now.block, now.action == "backward", top + 6, 6), fc=NOW.light, ec=NOW.light, lw=0.4)
+            patch(
+                axes,
+                row.arrow(now.block, now.action == "backward", top + 6, 6),
+                fc=NOW.light,
+                ec=NOW.light,
+                lw=0.4,
+            )
             first = f"tick {tick} of {len(schedule.ticks)}" if one else schedule.name
             axes.text(12, bottom + 21, first, color=TEXT, va="center", weight="bold")
             doing = {"recompute": "again"}.get(now.action, now.action)
             axes.text(12, bottom + 7, f"block {now.block} {doing}", color=TEXT, va="center")
-            axes.text(WIDTH - 12, bottom + 21, mib(now.peak_bytes), ha="right", va="center", color=TEXT, weight="bold")
+            axes.text(
+                WIDTH - 12,
+                bottom + 21,
+                mib(now.peak_bytes),
+                ha="right",
+                va="center",
+                color=TEXT,
+                weight="bold",
+            )
             under = "at its highest" if now.peak_bytes == most_bytes(schedule) else "live"
             axes.text(WIDTH - 12, bottom + 7, under, ha="right", va="center", color=MUTED)
         title_line(figure, title, note)
@@ -332,130 +352,3 @@ def peak_tick(schedule) -> int:
     """The first tick (from 1) at which the most bytes are alive."""
     most = most_bytes(schedule)
     return next(i for i, tick in enumerate(schedule.ticks, 1) if tick.peak_bytes == most)
-
-
-# -- the whole step ----------------------------------------------------------------------------------------
-
-
-def alive_map(schedules, title: str = "Who is alive, tick by tick", *, note: str = "") -> Drawing:
-    """Whole steps as maps under each other: time to the right, blocks upwards, and the live bytes below each.
-
-    Green and dotted: a block's activations are alive. Blue line below a block: its input is kept. A triangle
-    to the right: the block runs forward; the same in orange, in a box: it runs again; to the left: backward.
-    All maps share the scale of time and that of bytes. Raises ValueError for no schedules.
-    """
-    schedules = list(schedules)
-    if not schedules:
-        raise ValueError("alive_map needs at least one schedule.")
-    longest = max(len(schedule.ticks) for schedule in schedules)
-    most = max(map(most_bytes, schedules))
-    cell = max(5.0, min(9.0, 96 / max(len(schedule.chain) for schedule in schedules)))
-    tall = [cell * len(schedule.chain) for schedule in schedules]
-    under, gap, head, left, right = 26, 26, 58, 36, 442
-    total = head + sum(tall) + len(schedules) * (under + gap) - 12
-    with house():
-        figure = new_figure(WIDTH / 72, total / 72)
-        paper = _paper(figure)
-        _map_legend(paper, total - 42)
-        y = total - head
-        for schedule, height in zip(schedules, tall):
-            y -= height
-            rect = (left / WIDTH, y / total, (right - left) / WIDTH, height / total)
-            _map(new_axes(figure, rect, grid=None), schedule, longest)
-            paper.text(right + 10, y + height - 6, schedule.name, color=TEXT, weight="bold", va="center", fontsize=8.5)
-            for k, words in enumerate((f"peak {mib(most_bytes(schedule))}", extra_words(schedule),
-                                       f"{len(schedule.ticks)} ticks")):  # fmt: skip
-                paper.text(right + 10, y + height - 20 - 13 * k, words, color=TEXT, va="center", fontsize=8.5)
-            y -= under + 3
-            rect = (left / WIDTH, y / total, (right - left) / WIDTH, under / total)
-            _silhouette(new_axes(figure, rect, grid=None), schedule, longest, most)
-            y -= gap - 3
-        title_line(figure, title, note)
-        figure.alt = map_sentence(schedules, title)
-    return figure
-
-
-def map_sentence(schedules, title: str) -> str:
-    """The maps in words."""
-    words = [f"{s.name}: peak {mib(most_bytes(s))}, {extra_words(s)}, {len(s.ticks)} ticks" for s in schedules]
-    return f"{title}. Time runs to the right, blocks are stacked upwards. {'; '.join(words)}."
-
-
-def spans(schedule, field: str):
-    """(number, first tick, one after the last tick) of each stretch of time in which something is alive.
-
-    field: "taped" (blocks) or "states" (boundaries). Ticks count from 0 here.
-    """
-    began: dict[int, int] = {}
-    for i, tick in enumerate(schedule.ticks):
-        alive = during(tick)[field == "taped"]
-        for number in sorted(set(began) - alive):
-            yield number, began.pop(number), i
-        for number in alive - set(began):
-            began[number] = i
-    for number, first in sorted(began.items()):
-        yield number, first, len(schedule.ticks)
-
-
-def _map(axes, schedule, longest: int) -> None:
-    n = len(schedule.chain)
-    axes.set(xlim=(0, longest), ylim=(-0.5, n - 0.5))
-    axes.set_xticks([])
-    axes.set_ylabel("block", fontsize=8, labelpad=1)
-    axes.set_yticks(range(0, n, 1 if n <= 4 else 4 if n > 8 else 2))
-    axes.tick_params(labelsize=8)
-    axes.spines["bottom"].set_visible(False)
-    for block, first, last in spans(schedule, "taped"):
-        axes.add_patch(Rectangle((first, block - 0.42), last - first, 0.84, fc=TAPED.light, ec=PAPER,
-                                 hatch=TAPED.hatch, lw=0))  # fmt: skip
-    for i, first, last in spans(schedule, "states"):
-        if i < n:
-            axes.plot([first, last], [i - 0.5, i - 0.5], color=STATE.light, lw=1.8, solid_capstyle="butt", clip_on=False)
-    looks = {
-        "forward": (">", TEXT, PAPER),
-        "recompute": (">", NOW.light, PAPER),
-        "backward": ("<", PAPER, TEXT),
-    }
-    for action, (marker, face, edge) in looks.items():
-        where = [(i + 0.5, tick.block) for i, tick in enumerate(schedule.ticks) if tick.action == action]
-        if not where:
-            continue
-        size = min(5.0, 0.8 * 406 / longest)
-        if action == "recompute":
-            for x, y in where:
-                axes.add_patch(Rectangle((x - 0.5, y - 0.42), 1, 0.84, fc="none", ec=NOW.light, lw=0.9, zorder=2.5))
-        axes.plot(*zip(*where), ls="none", marker=marker, ms=size, mfc=face, mec=edge, mew=0.7, zorder=3)
-
-
-def _silhouette(axes, schedule, longest: int, most: int) -> None:
-    """Live bytes under a map."""
-    xs, ys = [0.0], [0.0]
-    for i, tick in enumerate(schedule.ticks):
-        xs += [i, i + 1]
-        ys += [tick.peak_bytes, tick.peak_bytes]
-    axes.set(xlim=(0, longest), ylim=(0, most))
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.spines["left"].set_visible(False)
-    _patch(axes, [*zip(xs, ys), (xs[-1], 0.0), (0.0, 0.0)], fc=STATE.light, ec="none", lw=0, alpha=0.55)
-    axes.plot(xs, ys, color=STATE.light, lw=1)
-
-
-def _map_legend(axes, y: float) -> None:
-    x = 30
-    for kind, text in (("taped", "activations"), ("state", "state"), (">", "forward"), ("again", "again"),
-                       ("<", "backward"), ("bytes", "live bytes")):  # fmt: skip
-        if kind == "taped":
-            axes.add_patch(Rectangle((x, y - 4), 12, 8, fc=TAPED.light, ec=PAPER, hatch=TAPED.hatch, lw=0))
-        elif kind == "state":
-            axes.plot([x, x + 12], [y, y], color=STATE.light, lw=2)
-        elif kind == "bytes":
-            axes.add_patch(Rectangle((x, y - 4), 12, 8, fc=STATE.light, ec=STATE.light, lw=0, alpha=0.55))
-        else:
-            again = kind == "again"
-            if again:
-                axes.add_patch(Rectangle((x, y - 5), 11, 10, fc=PAPER, ec=NOW.light, lw=0.9))
-            look = {"mfc": NOW.light if again else PAPER if kind == "<" else TEXT, "mec": NOW.light if again else TEXT}
-            axes.add_line(Line2D([x + 5.5], [y], marker="<" if kind == "<" else ">", ms=5, mew=0.7, ls="none", **look))
-        axes.text(x + 17, y, text, va="center", color=TEXT)
-        x += 17 + 5.2 * len(text) + 18

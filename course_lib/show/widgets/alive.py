@@ -21,7 +21,7 @@ NAMES = ("none", "per block", "sqrt", "nested", "binomial", "budgeted")
 
 
 def chain_of(name: str) -> plans.Chain:
-    """Twelve blocks: "even" ones, or "narrowing" ones as in an image network, whose first blocks are the largest.
+    """Twelve blocks: "even" ones, or "narrowing" ones as in an image network: the first are the largest.
 
     A block's backward needs four times its input, the input included. Raises KeyError for another name.
     """
@@ -100,7 +100,7 @@ class WhoIsAlive(Panel):
     # -- playing --
 
     def play(self, wait: bool = False) -> None:
-        """Move the tick forward, one step each `seconds_per_tick`, to the end. From the end it begins anew."""
+        """Move the tick on, one each `seconds_per_tick`, to the end. From the end it begins anew."""
         if self._player is not None and self._player.is_alive():
             return
         tick = self._controls["tick"]
@@ -161,7 +161,9 @@ class WhoIsAlive(Panel):
 
 def _plan(settings: dict):
     schedule, chain = settings["schedule"], settings["chain"]
-    slots = settings["slots"] if schedule == "binomial" else 1  # one entry of the cache for all that means nothing
+    slots = (
+        settings["slots"] if schedule == "binomial" else 1
+    )  # one entry of the cache for all that means nothing
     budget = settings["budget"] if schedule == "budgeted" else 1
     return plan(schedule, chain, slots, budget)
 
