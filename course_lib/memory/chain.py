@@ -1,145 +1,136 @@
-"""A chain of blocks as a planner sees it: what each block costs to run, and what it does to memory on the way.
+"""A chain of blocks, as a planner sees it: what each block costs in bytes and in work.
 
-The input of block i is *state* i, the output of the last block is state n. A state's bytes stand once in memory however
-many own it: the run loop while it passes through, a checkpoint that keeps it as the input of its stretch, the block that
-reads it (when its backward needs it), the block that made it (when its backward needs it, as with ReLU).
-
-What else a block does is a list of `Step`s, one list for each way to run it (`Modes`). An abstract chain (`uniform`, `of`)
-gets the simplest lists that fit its numbers; `measure` records them from the real block. One simulator replays both.
+Block i turns boundary i (its input) into boundary i + 1. All sizes are bytes, all costs are in one unit of your choice
+(FLOPs, seconds, or 1 for each block).
 """
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import dataclass
-from typing import NamedTuple
-
-
-class Step(NamedTuple):
-    """A while inside one run of a block: bytes first go up by `rise` at most, and end `change` higher. Then `event` happens.
-
-    The bytes are those that only this block owns, gradients among them; states are counted by their owners. Events:
-    "output" (forward: the output is there), "unpack" (backward reads its first saved tensor; only now a checkpointed
-    stretch is run again), "input" and "output" in backward (the block lets go of that state), "done" (all that it saved
-    has been read).
-    """
-
-    rise: int
-    change: int
-    event: str | None = None
-
-
-class Modes(NamedTuple):
-    """The ways to run a block, each a tuple of Steps. `again`: in a recompute, where some layers behave otherwise."""
-
-    dropped: tuple  # forward inside a checkpoint: nothing stays but the output
-    taped: tuple  # forward, activations stay
-    dropped_again: tuple
-    taped_again: tuple
-    stopped: tuple  # a recompute's last block: taped, and ended at the last tensor that is saved
-    backward: tuple  # after `taped`
-    backward_again: tuple  # after `taped_again` or `stopped`
 
 
 @dataclass(frozen=True)
 class Block:
-    """One block. Bytes are whole numbers; forward_cost is in any unit (`measure` counts floating-point operations).
+    """One block of a chain.
 
-    saved_bytes is what its backward needs, its own input included and its parameters not. gradient_bytes is the gradient
-    of its input. lingering_bytes stay from its run in a recompute to the end of that recompute (BatchNorm's copies).
+    state_bytes: its input, which a checkpoint of this block keeps. own_bytes: what its backward needs besides the input
+    and the parameters. gradient_bytes: the gradient of its output, while it waits for the block's backward.
+    weight_gradient_bytes: gradients of its parameters that its backward allocates; 0 where they exist already.
+
+    keeps_input: False if its backward does not need its input (a ReLU needs its output only).
+
+    Peaks while it runs, its input counted; None where nothing but the parts above is alive:
+    plain_peak: a forward that keeps nothing. taped_peak: a forward that keeps everything. last_peak: a rerun that stops
+    after its last saved tensor. backward_peak: its backward, its own weight gradients counted. rerun_backward_peak: the same
+    after a rerun (a recomputed tensor goes a little earlier than a kept one). held_backward_peak: the same for the first
+    block of a region, whose input stays to the end.
     """
 
-    forward_cost: float
     state_bytes: int
-    saved_bytes: int
+    own_bytes: int
     gradient_bytes: int
-    parameter_gradient_bytes: int
-    saves: bool  # a block that saves nothing is not run again on its own account
-    owns_input: bool
-    owns_output: bool
-    modes: Modes
-    lingering_bytes: int = 0
+    forward_cost: float = 1
+    weight_gradient_bytes: int = 0
+    plain_peak: int | None = None
+    taped_peak: int | None = None
+    last_peak: int | None = None
+    backward_peak: int | None = None
+    rerun_backward_peak: int | None = None
+    held_backward_peak: int | None = None
+    keeps_input: bool = True
+
+    @property
+    def saved_bytes(self) -> int:
+        """What its backward needs, its own input among it, parameters not."""
+        return self.own_bytes + (self.state_bytes if self.keeps_input else 0)
+
+    @property
+    def held_bytes(self) -> int:
+        """The same when a region keeps the input, whether the block needs it or not."""
+        return self.own_bytes + self.state_bytes
 
 
 @dataclass(frozen=True)
 class Chain:
-    """Blocks in a row, and what surrounds them.
+    """Blocks in order, the bytes of the last output, and of the gradient of the first input (0 if it needs none).
 
-    states: bytes of the n + 1 states. root: root[i] is the first state that shares its storage with state i. Where the
-    input is the caller's (a measured chain), it was there before and does not count. loss: (Steps of its forward, Steps of
-    its backward, whether it owns the output until then), or None: the output's gradient just takes the output's place.
+    loss_bytes: what the loss keeps alive during all of backward.
     """
 
     blocks: tuple
     output_bytes: int
-    output_gradient_bytes: int
-    root: tuple
-    input_counts: bool = True
-    loss: tuple | None = None
+    input_gradient_bytes: int = 0
+    loss_bytes: int = 0
+
+    def __post_init__(self):
+        if not self.blocks:
+            raise ValueError("A chain has at least one block.")
+        for i, block in enumerate(self.blocks):
+            for name, value in vars(block).items():
+                if value is None and name.endswith("_peak") or name == "keeps_input":
+                    continue
+                if value < 0:
+                    raise ValueError(f"Block {i}: {name} is {value}; sizes and costs are 0 or more.")
+                if name != "forward_cost" and (isinstance(value, bool) or not isinstance(value, int)):
+                    raise TypeError(f"Block {i}: {name} is a whole number of bytes, not {value!r}.")
+        for name in ("output_bytes", "input_gradient_bytes", "loss_bytes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; sizes are 0 or more.")
 
     def __len__(self) -> int:
         return len(self.blocks)
 
-    @property
-    def states(self) -> tuple:
-        return (*(block.state_bytes for block in self.blocks), self.output_bytes)
-
     @classmethod
-    def uniform(cls, n, state_bytes=1, saved_bytes=16, gradient_bytes=1, forward_cost=1) -> Chain:
-        """n equal blocks. Each gradient of a state, that of the output included, has gradient_bytes."""
-        n = _whole(n, "the number of blocks", least=1, few="A chain needs at least one block.")
-        return cls.of([saved_bytes] * n, [state_bytes] * (n + 1), [gradient_bytes] * (n + 1), [forward_cost] * n)
+    def uniform(cls, n: int, state_bytes: int = 1, saved_bytes: int = 16, gradient_bytes: int = 1, forward_cost: float = 1):
+        """n equal blocks. saved_bytes counts the block's own input. Raises ValueError for n < 1 or saved < state."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise ValueError(f"A chain has at least one block; got {n!r}.")
+        if saved_bytes < state_bytes:
+            raise ValueError(f"saved_bytes ({saved_bytes}) counts the input, so it is at least state_bytes ({state_bytes}).")
+        block = Block(state_bytes, saved_bytes - state_bytes, gradient_bytes, forward_cost)
+        return cls((block,) * n, output_bytes=state_bytes, input_gradient_bytes=gradient_bytes)
 
-    @classmethod
-    def of(cls, saved_bytes, state_bytes, gradient_bytes=None, forward_cost=None) -> Chain:
-        """An abstract chain from lists: saved_bytes and forward_cost for n blocks, state_bytes and gradient_bytes for
-        their n inputs and the last output (n + 1 each).
+    # -- what the ticks and the planner ask ----------------------------------------------------------------------------
 
-        gradient_bytes: by default those of the states. forward_cost: by default 1 for each block. Raises ValueError for no
-        blocks, lists of the wrong length and negative numbers, TypeError for bytes that are not whole numbers.
-        """
-        saved = [_whole(b, "saved_bytes") for b in saved_bytes]
-        n = len(saved)
-        if not n:
-            raise ValueError("A chain needs at least one block.")
-        states = [_whole(b, "state_bytes") for b in state_bytes]
-        gradients = states if gradient_bytes is None else [_whole(b, "gradient_bytes") for b in gradient_bytes]
-        costs = [1] * n if forward_cost is None else [_cost(c) for c in forward_cost]
-        for name, values, length in (("state_bytes", states, n + 1), ("gradient_bytes", gradients, n + 1), ("forward_cost", costs, n)):
-            if len(values) != length:
-                raise ValueError(f"{name} has {len(values)} entries; {n} blocks need {length}.")
-        blocks = tuple(
-            _abstract(costs[i], saved[i], states[i], gradients[i], gradients[i + 1]) for i in range(n)
-        )
-        return cls(blocks, states[n], gradients[n], tuple(range(n + 1)))
+    def boundary(self, i: int) -> int:
+        """Bytes of boundary i: the input of block i, or the last output."""
+        return self.blocks[i].state_bytes if i < len(self.blocks) else self.output_bytes
 
+    def gradient(self, i: int) -> int:
+        """Bytes of the gradient of boundary i."""
+        return self.blocks[i - 1].gradient_bytes if i else self.input_gradient_bytes
 
-def _abstract(cost, saved, state, gradient, gradient_out) -> Block:
-    """The plainest block with these numbers: it saves its input first, and its output comes last."""
-    owns_input = saved >= state
-    own = saved - state if owns_input else saved
-    dropped = (Step(0, 0, "output"),)
-    taped = (Step(own, own, "output"),)
-    backward = (
-        Step(0, 0, "unpack"),
-        Step(gradient, gradient - gradient_out - own, "input" if owns_input else None),
-        Step(0, 0, "done"),
-    )
-    modes = Modes(dropped, taped, dropped, taped, (Step(own, own),), backward, backward)
-    return Block(cost, state, saved, gradient, 0, True, owns_input, False, modes)
+    def weight_gradients_after(self, i: int) -> int:
+        """Bytes of parameter gradients that exist when only the blocks after i have run backward."""
+        return sum(block.weight_gradient_bytes for block in self.blocks[i + 1 :])
 
+    # -- peaks, above what other parts of the schedule hold --------------------------------------------------------------
 
-def _whole(value, what: str, least: int = 0, few: str = "") -> int:
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"{what} must be a whole number, not {value!r}.")
-    if value < least:
-        raise ValueError(few or f"{what} must not be negative, and is {value}.")
-    return int(value)
+    def plain_forward(self, start: int, i: int) -> int:
+        """Block i run inside a region that began at boundary `start`, keeping nothing."""
+        block, held = self.blocks[i], self.boundary(start) if i != start else 0
+        peak = block.state_bytes + self.boundary(i + 1) if block.plain_peak is None else block.plain_peak
+        return held + peak
 
+    def taped_forward(self, i: int, last_of_rerun: bool) -> int:
+        """Block i run with its activations kept; the last block of a rerun ends early. Its input is alive meanwhile."""
+        block = self.blocks[i]
+        if last_of_rerun:
+            return block.held_bytes if block.last_peak is None else block.last_peak
+        return block.held_bytes + self.boundary(i + 1) if block.taped_peak is None else block.taped_peak
 
-def _cost(value):
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"forward_cost must be a number, not {value!r}.")
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"forward_cost must be a finite number that is not negative, and is {value}.")
-    return value
+    def backward(self, i: int, rerun: bool, first: bool) -> int:
+        """The backward of block i, after a rerun or not; first: it is the first block of the region that was rerun."""
+        block = self.blocks[i]
+        peak = block.held_backward_peak if first else block.rerun_backward_peak if rerun else block.backward_peak
+        if peak is None:
+            gradients = self.gradient(i + 1) + self.gradient(i)
+            saved = block.held_bytes if first else block.saved_bytes
+            peak = max(saved + gradients, self.gradient(i) + block.weight_gradient_bytes)
+        return peak + self.weight_gradients_after(i) + self.loss_bytes
+
+    def waiting(self, end: int) -> int:
+        """What is alive while a region that ends with block `end` is run again: gradients of all that comes after it."""
+        if end == len(self.blocks) - 1:  # the first run: backward has not begun
+            return 0
+        return self.gradient(end + 1) + self.weight_gradients_after(end) + self.loss_bytes

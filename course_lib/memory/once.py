@@ -7,7 +7,7 @@ import threading
 
 import torch
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 _running = threading.local()
 
@@ -24,27 +24,28 @@ def recomputing() -> bool:
 def second_run():
     """A recompute: `recomputing()` is True, and the running statistics of BatchNorm and its kin do not move.
 
-    They have seen this batch. The layers work on copies of their buffers for as long as the block runs; in training their
+    They have seen this batch. After each call of such a layer its buffers are put back to what they were; in training its
     output does not depend on them. Functional calls (`F.batch_norm` with buffers of your own) are not seen.
     """
-    swapped: list = []
-    mine = threading.get_ident()
+    before: dict = {}
+    mine = threading.get_ident()  # the hooks are seen by all threads, and each has its own recomputes
 
-    def on_copies(module, inputs):
-        if threading.get_ident() != mine:  # the hook is seen by all threads, and each has its own recomputes
-            return
-        if isinstance(module, _NormBase) and module.training and module.track_running_stats:
-            own = {name: buffer for name, buffer in module._buffers.items() if buffer is not None}
-            swapped.append((module, own))
+    def remember(module, inputs):
+        if isinstance(module, _NormBase) and module.training and module.track_running_stats and threading.get_ident() == mine:
             with torch.no_grad():
-                module._buffers.update({name: buffer.clone() for name, buffer in own.items()})
+                before[module] = [(buffer, buffer.clone()) for buffer in module.buffers(recurse=False)]
 
-    hook = register_module_forward_pre_hook(on_copies)
+    def put_back(module, inputs=None, output=None):
+        for buffer, value in before.pop(module, ()):
+            buffer.data.copy_(value)  # through .data: nobody's graph shall think that they were changed
+
+    hooks = register_module_forward_pre_hook(remember), register_module_forward_hook(put_back)
     _running.depth = getattr(_running, "depth", 0) + 1
     try:
         yield
     finally:
         _running.depth -= 1
-        hook.remove()
-        for module, own in reversed(swapped):  # a layer used twice: its first entry holds the true buffers
-            module._buffers.update(own)
+        for hook in hooks:
+            hook.remove()
+        for module in list(before):  # the rerun was stopped inside this layer
+            put_back(module)

@@ -1,34 +1,38 @@
-"""Where to put the checkpoints: schedules that predict their own peak memory and recomputations, and can be run.
+"""Checkpoint schedules: which activations of a chain of blocks to keep, and what that costs.
 
-    chain = schedule.measure(blocks, x)                  # or Chain.uniform(32), an abstract chain
-    plan = schedule.budgeted(chain, 24 * 2**20)
-    print(plan.peak_bytes, plan.recomputations)
-    plan.run(blocks, x).sum().backward()                 # does what it predicted, to the byte
+    chain = schedule.measure(blocks, x)                  # or schedule.Chain.uniform(32)
+    plan = schedule.budgeted(chain, 64 * 2**20)          # the least recompute under 64 MiB
+    plan.peak_bytes, plan.recomputations                 # predicted
+    loss = plan.run(blocks, x).sum(); loss.backward()    # executed, with nested calls of `checkpoint`
 
-A schedule is a tree of nested checkpoints (`trees`), its ticks are a step on paper (`ticks`), `run` is the step on real
-blocks (`execute`).
+`trees` says what a schedule is, `chain` what a block costs, `ticks` what happens when, `optimal` finds the best one.
 """
 
 from __future__ import annotations
 
-import math
+import functools
 from dataclasses import dataclass
-from functools import cached_property
 
-from . import execute, trees
-from .chain import Block, Chain, Modes, Step, _whole
-from .ticks import Tick, simulate
+from . import trees
+from .chain import Block, Chain
+from .measured import measure
+from .optimal import leanest, optimal
+from .run import run
+from .ticks import Tick
+from .ticks import ticks as ticks_of
 from .trees import beta, t
 
 __all__ = [
     "Block",
     "Chain",
-    "Modes",
     "Schedule",
-    "Step",
     "Tick",
     "beta",
     "binomial",
+    "budgeted",
+    "from_tree",
+    "measure",
+    "minimum",
     "nested",
     "none",
     "per_block",
@@ -38,99 +42,111 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Schedule:
-    """A chain, and a tree that says which stretches of it are checkpointed."""
+    """A tree (see `trees`) for a chain, with what it predicts.
 
+    peak_bytes: the most bytes alive at once in `run(blocks, x).sum().backward()`, above what was alive before it: parameters,
+    x, gradients that exist. A Chain made by hand counts its first input, too; a measured one does not.
+    """
+
+    name: str
     chain: Chain
     tree: tuple
-    name: str = "a schedule of one's own"
 
-    def __post_init__(self):
-        _chain(self.chain)
-        trees.check(self.tree, len(self.chain))
-
-    @cached_property
+    @functools.cached_property
     def ticks(self) -> tuple:
-        """The whole step in order: forward, then backward with its recomputes."""
-        return simulate(self.chain, self.tree)
+        """Every block run of forward and backward, in order, with what is alive (see `ticks.Tick`)."""
+        return ticks_of(self.chain, self.tree)
 
-    @cached_property
+    @property
     def peak_bytes(self) -> int:
-        """The most bytes alive at once in the step, above what was alive before it."""
         return max(tick.peak_bytes for tick in self.ticks)
 
-    @cached_property
+    @property
     def recomputations(self) -> int:
-        """How many times a block is run beyond its first."""
-        return sum(tick.action == "recompute" for tick in self.ticks)
+        """Block forwards beyond the first of each block."""
+        return trees.extra_forwards(self.tree)
 
-    @cached_property
+    @property
     def recompute_cost(self) -> float:
-        """What these runs cost, in the unit of the blocks' forward_cost. (A run that is stopped early counts in full.)"""
+        """The same in units of the blocks' forward_cost."""
         return sum(self.chain.blocks[tick.block].forward_cost for tick in self.ticks if tick.action == "recompute")
 
     def run(self, blocks, x):
-        """The output of the last block, on a graph whose backward runs blocks again as the tree says.
+        """Run the blocks on x by this schedule: the output, on the autograd graph. backward does the recomputing.
 
-        blocks: callables of one tensor, as many as the chain has; an nn.Sequential will do. Dropout, autocast, gradients
-        of inputs and the rest of `course_lib.memory.checkpoint`'s contract hold. Raises ValueError for another number.
+        Raises ValueError when the number of blocks is not that of the chain.
         """
         blocks = list(blocks)
         if len(blocks) != len(self.chain):
-            raise ValueError(f"This schedule was made for {len(self.chain)} blocks, and got {len(blocks)}.")
-        for i, block in enumerate(blocks):
-            if not callable(block):
-                raise TypeError(f"Block {i} is a {type(block).__name__}; a block is a module or a function of one tensor.")
-        return execute.run(blocks, self.tree, x)
+            raise ValueError(f"This schedule is for {len(self.chain)} blocks; it was given {len(blocks)}.")
+        return run(self.tree, blocks, x)
 
     def __repr__(self) -> str:
-        return f"Schedule({self.name}: {len(self.chain)} blocks, {self.recomputations} run again, peak {self.peak_bytes} bytes)"
+        return f"Schedule({self.name}: {len(self.chain)} blocks, {self.recomputations} recomputed, peak {self.peak_bytes} bytes)"
+
+
+def from_tree(chain: Chain, tree: tuple, name: str = "tree") -> Schedule:
+    """A schedule of your own. Raises ValueError unless the tree names each block once, in order."""
+    return Schedule(name, chain, trees.checked(tree, len(chain)))
 
 
 def none(chain: Chain) -> Schedule:
-    """No checkpoint: every activation is kept."""
-    return Schedule(_chain(chain), tuple(range(len(chain))), "none")
+    """Keep everything: no recompute, the highest peak."""
+    return Schedule("none", chain, trees.none(len(chain)))
 
 
 def per_block(chain: Chain) -> Schedule:
-    """Every block is checkpointed but the last, which would be run again at once."""
-    n = len(_chain(chain))
-    return Schedule(chain, trees.segments(n, n), "per block")
+    """Keep the input of each block; the last block is free, since its backward comes at once."""
+    return Schedule("per block", chain, trees.per_block(len(chain)))
 
 
 def segments(chain: Chain, k: int) -> Schedule:
-    """k stretches of about equal length; all but the last are checkpointed. Raises ValueError unless 1 <= k <= n."""
-    n, k = len(_chain(chain)), _integer(k, "k")
-    if not 1 <= k <= n:
-        raise ValueError(f"k must be from 1 to {n}, the number of blocks, and is {k}.")
-    return Schedule(chain, trees.segments(n, k), f"{k} segment{'s' if k > 1 else ''}")
+    """k segments of equal length, the last one kept (Chen et al. 2016). Raises ValueError unless 1 <= k <= n."""
+    if isinstance(k, bool) or not isinstance(k, int):
+        raise TypeError(f"The number of segments is a whole number, not {k!r}.")
+    return Schedule(f"{k} segments", chain, trees.segments(len(chain), k))
 
 
 def sqrt(chain: Chain) -> Schedule:
-    """About √n stretches of about √n blocks (T. Chen et al., arXiv 1604.06174)."""
-    n = len(_chain(chain))
-    return Schedule(chain, trees.segments(n, max(1, round(math.sqrt(n)))), "√n")
+    """Segments, as many as k * state + (n / k) * saved asks for: sqrt(n * saved / state). Mean sizes of the chain."""
+    n = len(chain)
+    saved = sum(block.saved_bytes for block in chain.blocks)
+    states = sum(chain.boundary(i) for i in range(1, n + 1))
+    k = trees.root_of(n, saved, states)
+    return Schedule(f"sqrt: {k} segments", chain, trees.segments(n, k))
 
 
 def nested(chain: Chain) -> Schedule:
-    """Halves, halves of halves, ...: about log₂ n states are kept at once, and n/2 · log₂ n blocks run again."""
-    return Schedule(_chain(chain), trees.halves(len(chain)), "nested")
+    """Halves inside halves: about log2(n) states, and about log2(n) / 2 extra forwards for each block."""
+    return Schedule("nested", chain, trees.nested(len(chain)))
 
 
-def binomial(chain: Chain | int, slots: int) -> Schedule:
-    """The fewest recomputations, t(n, slots), when at most `slots` states (the chain's input is one) and the activations
-    of one block are kept. chain: a Chain, or a number of blocks. Raises ValueError for slots < 1."""
-    chain = Chain.uniform(chain) if isinstance(chain, int) and not isinstance(chain, bool) else _chain(chain)
-    t(len(chain), slots)  # complains about slots
-    return Schedule(chain, trees.binomial(len(chain), int(slots)), f"binomial, {slots} slot{'s' if slots > 1 else ''}")
+def binomial(chain, slots: int) -> Schedule:
+    """The fewest extra forwards with `slots` states (the input is one) and one block's activations: t(n, slots) of them.
+
+    chain: a Chain, or a number of blocks. Raises ValueError for n < 1 or slots < 1.
+    """
+    chain = Chain.uniform(chain) if isinstance(chain, int) else chain
+    return Schedule(f"binomial, {slots} slots", chain, trees.binomial(len(chain), slots))
 
 
-def _chain(chain) -> Chain:
-    if not isinstance(chain, Chain):
-        raise TypeError(f"A schedule is made for a Chain (Chain.uniform, Chain.of, schedule.measure), not {type(chain).__name__}.")
-    return chain
+def budgeted(chain: Chain, budget_bytes: int) -> Schedule:
+    """The least recompute cost of all trees whose peak is at most budget_bytes.
+
+    Exact for chains of up to 48 blocks: then a smaller budget never gives a larger peak, nor a larger one more recompute.
+    Longer ones are planned with sizes rounded up to a 600th of the budget: the peak keeps it, the cost may be a little above
+    the least. Raises TypeError for a budget that is no whole number, and ValueError below the minimum, which it says.
+    """
+    if isinstance(budget_bytes, bool) or not isinstance(budget_bytes, int):
+        raise TypeError(f"The budget is a whole number of bytes, not {budget_bytes!r}.")
+    least, tree = leanest(chain)
+    if budget_bytes < least:
+        raise ValueError(f"No schedule fits into {budget_bytes} bytes: this chain needs at least {least}.")
+    return Schedule("budgeted", chain, optimal(chain, budget_bytes) or tree)
 
 
-def _integer(value, what: str) -> int:
-    return _whole(value, what, least=-math.inf)
+def minimum(chain: Chain) -> int:
+    """The smallest budget in bytes that any schedule of this chain can keep."""
+    return leanest(chain)[0]

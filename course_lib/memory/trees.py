@@ -1,138 +1,132 @@
-"""Trees of nested checkpoints, and the numbers of the binomial one.
+"""Checkpoint schedules as trees, and the well-known ones.
 
-A tree is a tuple of parts for a stretch of blocks. A part is a block's number: it runs with its activations kept. Or a part
-is a tuple of parts: a checkpointed stretch. Only its input is kept; in backward it runs again, and inside it the same rules
-hold. `(0, (1, 2), 3)`: blocks 0 and 3 keep their activations, 1 and 2 are run again.
+A tree is a tuple of parts, in order. A part is a block's number (the block is run with its activations kept) or a tuple
+of parts again: a region of which only the input is kept; in backward it is run once more, by the rules inside it.
 
-Binomial schedules: A. Griewank, A. Walther, "Algorithm 799: revolve", ACM TOMS 26 (2000).
+    (0, 1, 2)            no checkpointing            ((0,), (1,), 2)      each block a region, the last one free
+    ((0, 1), (2, 3), 4)  two segments and a rest     (((0,), 1), 2)       a region inside a region
 """
 
 from __future__ import annotations
 
-import math
-from functools import lru_cache
+from math import comb, isqrt
 
-from .chain import _whole
+
+def none(n: int) -> tuple:
+    return tuple(range(n))
+
+
+def per_block(n: int) -> tuple:
+    return segments(n, n)
+
+
+def segments(n: int, k: int) -> tuple:
+    """k stretches that differ by at most one block, longer ones first; the last one is not a region."""
+    if not 1 <= k <= n:
+        raise ValueError(f"The number of segments is from 1 to {n}, the number of blocks; got {k}.")
+    size, longer = divmod(n, k)
+    ends = [size * (i + 1) + min(i + 1, longer) for i in range(k)]
+    cuts = list(zip([0, *ends], ends))
+    return (*(tuple(range(a, b)) for a, b in cuts[:-1]), *range(*cuts[-1]))
+
+
+def root_of(n: int, saved: int, state: int) -> int:
+    """The number of segments k with the smallest k * state + (n / k) * saved: sqrt(n * saved / state)."""
+    guess = isqrt(n * max(saved, 1) // max(state, 1))
+    return min(max(1, guess), n)
+
+
+def nested(n: int, start: int = 0) -> tuple:
+    """Halves inside halves: about log2(n) states, each block run about log2(n) times."""
+    if n == 1:
+        return (start,)
+    half = n // 2
+    return (nested(half, start), *nested(n - half, start + half))
 
 
 def beta(s: int, r: int) -> int:
-    """The longest chain that can be reversed with s kept states (its input is one) and no block run more than r times
-    again: the binomial coefficient C(s + r, s). 0 for r < 0."""
-    return math.comb(s + r, s) if r >= 0 and s >= 0 else 0
+    """The longest chain that s states and r runs of each block can reverse: C(s + r, s) (Griewank and Walther 2000)."""
+    return comb(s + r, s) if r >= 0 else 0
 
 
-def repeats(n: int, s: int) -> int:
-    """The smallest r with n <= beta(s, r): how often the busiest block of the best schedule is run again."""
+def repetitions(n: int, slots: int) -> int:
+    """The smallest r with n <= beta(slots, r)."""
     r = 0
-    while beta(s, r) < n:
+    while beta(slots, r) < n:
         r += 1
     return r
 
 
-@lru_cache(maxsize=None)
-def _t(n: int, s: int) -> int:
-    r = repeats(n, s)
-    return r * n - beta(s + 1, r - 1)
+def t(n: int, slots: int) -> int:
+    """Fewest extra block forwards that reverse n blocks with `slots` states, the input being one of them.
 
-
-def t(n: int, s: int) -> int:
-    """The fewest extra block forwards with which a chain of n blocks can be reversed when s states (the input is one) and
-    one block's activations may be kept: r n - beta(s + 1, r - 1). Raises ValueError unless n >= 1 and s >= 1."""
-    n = _whole(n, "the number of blocks", 1, "A chain needs at least one block.")
-    return _t(n, _whole(s, "slots", 1, f"slots must be at least 1 (the chain's input takes one), and is {s}."))
-
-
-def split(n: int, s: int) -> int:
-    """How many blocks of a chain of n >= 2 the first checkpoint of the binomial schedule spans.
-
-    Then t(n, s) = k + t(k, s) + t(n - k, s - 1): the k blocks are run once more, with all s states free again when their
-    turn comes; the others must do with one state less, since the input of the k is kept for them.
+    Closed form of Griewank and Walther (Algorithm 799, revolve): r n - beta(slots + 1, r - 1).
     """
-    if s == 1:
+    _counts(n, slots)
+    r = repetitions(n, slots)
+    return r * n - beta(slots + 1, r - 1)
+
+
+def binomial(n: int, slots: int, start: int = 0) -> tuple:
+    """The tree with t(n, slots) extra forwards: run k blocks, keep a state there, treat the rest with one slot less."""
+    _counts(n, slots)
+    parts: list = []
+    while n > 1:
+        k = first_stretch(n, slots)
+        parts.append(binomial(k, slots, start))
+        start, n, slots = start + k, n - k, slots - 1
+    return (*parts, start)
+
+
+def first_stretch(n: int, slots: int) -> int:
+    """How far to run before the first state is kept. Any k within these bounds is optimal; the smallest is taken.
+
+    With r = repetitions(n, slots): the k blocks before it are repeated at most r times with all slots, the n - k behind it
+    at most r times with one slot less, and neither may be so short that r - 1 repetitions would do for the other's surplus.
+    """
+    if slots == 1:
         return n - 1
-    r = repeats(n, s)
-    return max(1, beta(s, r - 2), n - beta(s - 1, r))
+    r = repetitions(n, slots)
+    return max(beta(slots, r - 2), n - beta(slots - 1, r), 1)
 
 
-def binomial(n: int, s: int) -> tuple:
-    """The tree of the binomial schedule: `(binomial of the first k with s, then binomial of the others with s - 1)`."""
-
-    def parts(first: int, last: int, slots: int) -> tuple:
-        found: list = []
-        while last - first > 1:
-            k = split(last - first, slots)
-            found.append((first, first + k, slots))
-            first, slots = first + k, max(1, slots - 1)
-        return (*found, first)
-
-    return _grow(parts, 0, n, s)
+def _counts(n: int, slots: int) -> None:
+    for name, value in (("the number of blocks", n), ("the number of slots", slots)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} is a whole number, 1 or more; got {value!r}.")
 
 
-def halves(n: int) -> tuple:
-    """Checkpoint the first half, and treat both halves in the same way."""
-
-    def parts(first: int, last: int, _) -> tuple:
-        found: list = []
-        while last - first > 1:
-            middle = first + (last - first + 1) // 2
-            found.append((first, middle, None))
-            first = middle
-        return (*found, first)
-
-    return _grow(parts, 0, n, None)
-
-
-def _grow(parts, first: int, last: int, room) -> tuple:
-    """The tree whose stretches `parts` describes as (first, last, room). By a loop: trees may be 1000 deep."""
-    root: list = list(parts(first, last, room))
-    opened, i = [root], 0
-    while i < len(opened):
-        for place, part in enumerate(opened[i]):
-            if isinstance(part, tuple):
-                opened[i][place] = list(parts(*part))
-                opened.append(opened[i][place])
-        i += 1
-    for inner in reversed(opened):  # the innermost first: lists become tuples
-        for place, part in enumerate(inner):
-            if isinstance(part, list):
-                inner[place] = tuple(part)
-    return tuple(root)
-
-
-def segments(n: int, k: int) -> tuple:
-    """k stretches that differ by at most one in length, the longer ones first; all but the last are checkpointed."""
-    size, longer = divmod(n, k)
-    ends = [size * (i + 1) + min(i + 1, longer) for i in range(k)]
-    starts = [0, *ends[:-1]]
-    return (*(tuple(range(a, b)) for a, b in zip(starts[:-1], ends[:-1])), *range(starts[-1], n))
-
-
-def span(part) -> tuple:
-    """(first block, last block) of a part."""
-    first = last = part
-    while isinstance(first, tuple):
-        first = first[0]
-    while isinstance(last, tuple):
-        last = last[-1]
-    return first, last
-
-
-def check(tree, n: int) -> None:
-    """Raises ValueError unless the tree holds the blocks 0 to n - 1, in order, and no empty stretch."""
-    if not isinstance(tree, tuple):
-        raise TypeError(f"A tree is a tuple of parts, not {type(tree).__name__}.")
-    pending, expected = [tree], 0
-    while pending:
-        part = pending.pop()
+def blocks_of(tree: tuple) -> list:
+    """The numbers of all blocks of a tree, in order. A loop: trees may be as deep as a chain is long."""
+    found, todo = [], [tree]
+    while todo:
+        part = todo.pop()
         if isinstance(part, tuple):
-            if not part:
-                raise ValueError("A stretch of a tree is empty: `()`. Each holds at least one block.")
-            pending.extend(reversed(part))
-        elif isinstance(part, bool) or not isinstance(part, int):
-            raise TypeError(f"A part of a tree is a block's number or a tuple of parts, not {part!r}.")
-        elif part != expected:
-            raise ValueError(f"A tree holds its blocks in order, each once: where block {expected} should be, there is {part}.")
+            todo.extend(reversed(part))
         else:
-            expected += 1
-    if expected != n:
-        raise ValueError(f"The tree has {expected} blocks, the chain {n}.")
+            found.append(part)
+    return found
+
+
+def extra_forwards(tree: tuple) -> int:
+    """Block forwards that backward adds: each region runs all its blocks once more, and what is inside again."""
+    extra, todo = 0, [(tree, 0)]
+    while todo:
+        part, level = todo.pop()
+        if isinstance(part, tuple):
+            todo.extend((inner, level + 1) for inner in part)
+        else:
+            extra += level - 1  # the block is run again by each region around it; the tree itself is none
+    return extra
+
+
+def checked(tree: tuple, n: int) -> tuple:
+    """The tree itself. Raises ValueError unless it holds the blocks 0 .. n - 1 in order and no empty part."""
+    todo, empty = [tree], False
+    while todo:
+        part = todo.pop()
+        empty = empty or part == ()
+        todo.extend(inner for inner in part if isinstance(inner, tuple))
+    if empty or blocks_of(tree) != list(range(n)):
+        raise ValueError(f"A tree for {n} blocks names each of 0 to {n - 1} once and in order; got {tree!r}.")
+    return tree
