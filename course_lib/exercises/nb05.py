@@ -247,7 +247,8 @@ register(Exercise(
 
 
 def check_replayed(answer):
-    _check_replays(answer)
+    for device in _devices():
+        _check_replays(answer, device)
 
     def run(segment, *inputs):
         return a.Recompute.apply(_want_function(answer.call(segment, *inputs)), *inputs)
@@ -265,20 +266,37 @@ def _want_function(got):
     return got
 
 
-def _check_replays(answer):
+def _devices():
+    """The CPU, and an accelerator where there is one: its random numbers have a state of their own."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return [torch.device("cpu"), *([found] if found else [])]
+
+
+def _random_states(device):
+    """Everything that random numbers on a device hang on, as one tensor."""
+    states = [torch.get_rng_state()]
+    if device.type != "cpu":
+        states.append(torch.get_device_module(device).get_rng_state(device).cpu())
+    return torch.cat(states)
+
+
+def _check_replays(answer, device):
     """The function on its own: every later call gives the first one's numbers and leaves no trace."""
-    seen, fail = [], False
+    seen, fail, on = [], False, "" if device.type == "cpu" else f" (inputs on {device.type})"
+
+    def draw():
+        return torch.rand(3, device=device) + torch.rand(3).to(device)
 
     def segment(x, factor=1.0):
         seen.append((x, factor))
         if fail:
             raise ArithmeticError("a segment may raise")
-        return x * factor + torch.rand(3, dtype=torch.float64)
+        return x * factor + draw()
 
-    x, y = (torch.full((3,), value, dtype=torch.float64) for value in (1.0, 2.0))
+    x, y = (torch.full((3,), value, device=device) for value in (1.0, 2.0))
     torch.manual_seed(11)
-    drawn = torch.rand(3, dtype=torch.float64)
-    behind = torch.get_rng_state()
+    drawn = draw()
+    behind = _random_states(device)
     torch.manual_seed(11)
     run = _want_function(answer.call(segment, x))
     want_true(not seen, "runs at once", "`replayed` ran the segment when it was called. It should only note "
@@ -286,12 +304,12 @@ def _check_replays(answer):
     first = run(x)
     want_true(isinstance(first, torch.Tensor), "returned nothing", "The function that `replayed` returns "
               f"gives {shown(first)}, and should give what the segment gives.")  # fmt: skip
-    want_true(torch.equal(first, x * 1.0 + drawn) and torch.equal(torch.get_rng_state(), behind), "other "
-              "random numbers in forward",
-              "The first run must be as if nothing were around it: the random numbers that plain code would "
-              "draw, and the stream goes on behind them.")  # fmt: skip
-    torch.rand(5)
-    outside = torch.get_rng_state()
+    same = torch.equal(first, x * 1.0 + drawn) and torch.equal(_random_states(device), behind)
+    want_true(same, "other random numbers in forward", "The first run must be as if nothing were around "
+              f"it{on}: the random numbers that plain code would draw, and the stream goes on behind "
+              "them.")  # fmt: skip
+    draw()
+    outside = _random_states(device)
     for number, (value, factor) in ((2, (x, 1.0)), (3, (x, 1.0)), (4, (y, 3.0))):
         before = len(seen)
         again = run(value, factor=factor) if factor != 1.0 else run(value)
@@ -304,19 +322,20 @@ def _check_replays(answer):
         want_true(isinstance(again, torch.Tensor), "returned nothing", f"Call {number} of your function "
                   f"gives {shown(again)}, and should give what the segment gives.")  # fmt: skip
         want_true(torch.equal(again, value * factor + drawn), "other random numbers", f"Call {number} of "
-                  "your function drew other random numbers than call 1. Set the state that was there before "
-                  "call 1, each time (backward may ask more than once).")  # fmt: skip
-        want_true(torch.equal(torch.get_rng_state(), outside), "stream shifted", f"After call {number} the "
-                  "random stream is not where it was before. Put back the state that you found, not the one "
-                  "that you set.")  # fmt: skip
+                  f"your function drew other random numbers than call 1{on}. Set the state that was there "
+                  "before call 1, each time (backward may ask more than once).")  # fmt: skip
+        want_true(torch.equal(_random_states(device), outside), "stream shifted", f"After call {number} the "
+                  f"random stream is not where it was before{on}. Put back the state that you found, not "
+                  "the one that you set.")  # fmt: skip
     fail = True
     try:
         run(x)
     except ArithmeticError:
         pass
-    want_true(torch.equal(torch.get_rng_state(), outside), "not put back after an error", "The segment "
-              "raised an exception in a second run, and the random state was not put back. Use `try: ... "
-              "finally: ...`; version 3 will leave a segment by an exception on purpose.")  # fmt: skip
+    same = torch.equal(_random_states(device), outside)
+    want_true(same, "not put back after an error", "The segment raised an exception in a second run, and the "
+              "random state was not put back. Use `try: ... finally: ...`; version 3 will leave a segment by "
+              "an exception on purpose.")  # fmt: skip
 
 
 register(Exercise(
