@@ -17,13 +17,14 @@ class Block:
     and the parameters. gradient_bytes: the gradient of its output, while it waits for the block's backward.
     weight_gradient_bytes: gradients of its parameters that its backward allocates; 0 where they exist already.
 
-    keeps_input: False if its backward does not need its input (a ReLU needs its output only).
+    keeps_input: False if its backward does not need its input (a ReLU needs its output only). saves_output: True if its
+    backward needs its output; then the next block's input lives longer than that block asks for.
 
     Peaks while it runs, its input counted; None where nothing but the parts above is alive:
     plain_peak: a forward that keeps nothing. taped_peak: a forward that keeps everything. last_peak: a rerun that stops
     after its last saved tensor. backward_peak: its backward, its own weight gradients counted. rerun_backward_peak: the same
-    after a rerun (a recomputed tensor goes a little earlier than a kept one). held_backward_peak: the same for the first
-    block of a region, whose input stays to the end.
+    after a rerun (a recomputed tensor goes a little earlier than a kept one). Both once more, with _held: somebody else (a
+    region, the block before) keeps its input to the end.
     """
 
     state_bytes: int
@@ -35,9 +36,11 @@ class Block:
     taped_peak: int | None = None
     last_peak: int | None = None
     backward_peak: int | None = None
+    backward_peak_held: int | None = None
     rerun_backward_peak: int | None = None
-    held_backward_peak: int | None = None
+    rerun_backward_peak_held: int | None = None
     keeps_input: bool = True
+    saves_output: bool = False
 
     @property
     def saved_bytes(self) -> int:
@@ -46,7 +49,7 @@ class Block:
 
     @property
     def held_bytes(self) -> int:
-        """The same when a region keeps the input, whether the block needs it or not."""
+        """The same when somebody else keeps the input, whether the block needs it or not."""
         return self.own_bytes + self.state_bytes
 
 
@@ -67,7 +70,7 @@ class Chain:
             raise ValueError("A chain has at least one block.")
         for i, block in enumerate(self.blocks):
             for name, value in vars(block).items():
-                if value is None and name.endswith("_peak") or name == "keeps_input":
+                if value is None and "_peak" in name or name in ("keeps_input", "saves_output"):
                     continue
                 if value < 0:
                     raise ValueError(f"Block {i}: {name} is {value}; sizes and costs are 0 or more.")
@@ -119,13 +122,13 @@ class Chain:
             return block.held_bytes if block.last_peak is None else block.last_peak
         return block.held_bytes + self.boundary(i + 1) if block.taped_peak is None else block.taped_peak
 
-    def backward(self, i: int, rerun: bool, first: bool) -> int:
-        """The backward of block i, after a rerun or not; first: it is the first block of the region that was rerun."""
+    def backward(self, i: int, rerun: bool, held: bool) -> int:
+        """The backward of block i, after a rerun or not; held: somebody else keeps its input meanwhile."""
         block = self.blocks[i]
-        peak = block.held_backward_peak if first else block.rerun_backward_peak if rerun else block.backward_peak
+        peak = getattr(block, ("rerun_" if rerun else "") + "backward_peak" + ("_held" if held else ""))
         if peak is None:
             gradients = self.gradient(i + 1) + self.gradient(i)
-            saved = block.held_bytes if first else block.saved_bytes
+            saved = block.held_bytes if held else block.saved_bytes
             peak = max(saved + gradients, self.gradient(i) + block.weight_gradient_bytes)
         return peak + self.weight_gradients_after(i) + self.loss_bytes
 

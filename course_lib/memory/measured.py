@@ -68,8 +68,11 @@ class _One:
         if not self.out.requires_grad:
             return dict(state_bytes=self.size, own_bytes=0, gradient_bytes=0)
         for _ in range(2):  # the first time brings in what is made once: tensors never met, caches
-            found = {**self.taped(), **self.region()}
-            found["rerun_backward_peak"] = found["held_backward_peak"] if self.first else self.inside()
+            found = {**self.taped(held=True), **self.region()}
+            if self.first:  # its input is the caller's
+                found.update(backward_peak=found["backward_peak_held"], rerun_backward_peak=found["rerun_backward_peak_held"])
+            else:
+                found.update(self.taped(held=False), rerun_backward_peak=self.inside())
         return found
 
     def begin(self):
@@ -90,36 +93,39 @@ class _One:
         root = out.sum() if self.last else out * 1
         return root, self.loss_bytes if self.last else watch.live - before
 
-    def taped(self) -> dict:
-        """Forward with everything kept, then backward. Only the graph holds the input then."""
-        watch = self.begin()
+    def taped(self, held: bool) -> dict:
+        """Forward with everything kept, then backward; held: we keep the input to the end, too."""
+        watch, ends = self.begin(), []
         with watch:
             empty = watch.live
             x = self.x if self.first else self.x * 1
-            watch.peak = watch.live
-            out = self.block(x)
-            own = watch.live - empty - self.size - self.output
-            top = watch.peak
-            root, extra = self.root(out, watch)
-            top = max(top, watch.live) if self.last else top
-            ends: list = []
             if x.requires_grad:
                 x.register_hook(lambda gradient: ends.append(watch.peak))
+            watch.peak = watch.live
+            out = self.block(x)
+            own, top = watch.live - empty - self.size - self.output, watch.peak
+            root, extra = self.root(out, watch)
+            top = max(top, watch.live) if self.last else top  # the loss is made while the output is there
             before = watch.live
-            if not self.first:
-                del x
-            keeps = self.first or watch.live == before
             del out
+            saves = watch.live == before
+            before = watch.live
+            x = x if held else None
+            keeps = self.first or watch.live == before
             watch.peak = watch.live
             torch.autograd.backward(root, self.seed)
             peak = ends[0] if ends else watch.peak
+        found = {"backward_peak_held" if held else "backward_peak": peak - empty - extra}
+        if held and not self.first:
+            return found
         made = [p.grad for p in self.parameters if p not in self.there and p.grad is not None]
         return dict(
+            found,
             state_bytes=self.size,
-            own_bytes=own,
+            own_bytes=max(0, own),  # a block that returns a view of its input adds nothing
             keeps_input=keeps,
+            saves_output=saves,
             taped_peak=top - empty,
-            backward_peak=peak - empty - extra,
             weight_gradient_bytes=sum(gradient.untyped_storage().nbytes() for gradient in made),
         )
 
@@ -153,7 +159,7 @@ class _One:
             plain_peak=top - empty,
             gradient_bytes=waiting,
             last_peak=moments["rerun"] - empty - extra - waiting if moments else self.size,
-            held_backward_peak=peak - empty - extra,
+            rerun_backward_peak_held=peak - empty - extra,
         )
 
     def inside(self) -> int:

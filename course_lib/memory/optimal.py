@@ -40,19 +40,21 @@ class _Events:
         self.waits = [chain.waiting(t) for t in range(n)]
         self.last = n - 1
 
-    def keep(self, s: int, t: int, first: bool) -> tuple[int, int]:
+    def keep(self, s: int, t: int, held: bool) -> tuple[int, int]:
         """Block s with its activations kept, before s + 1 .. t: (memory of its forward and its backward, what stays between).
 
-        first: it is the first block of a region, which holds its input.
+        held: somebody else keeps its input, a region of which it is the first block, or the block before.
         """
         forward = self.chain.taped_forward(s, last_of_rerun=s == t and t != self.last) + self.waits[t]
         block = self.chain.blocks[s]
-        return max(forward, self.chain.backward(s, t != self.last, first)), block.held_bytes if first else block.saved_bytes
+        return max(forward, self.chain.backward(s, t != self.last, held)), block.held_bytes if held else block.saved_bytes
 
-    def alike(self, s: int) -> bool:
-        """Does it make no difference to block s whether a region holds its input?"""
+    def alike(self, s: int, t: int) -> bool:
+        """Does it make no difference to block s whether somebody else keeps its input?"""
         block = self.chain.blocks[s]
-        return block.keeps_input and block.rerun_backward_peak == block.held_backward_peak
+        if block.backward_peak != block.backward_peak_held or block.rerun_backward_peak != block.rerun_backward_peak_held:
+            return False
+        return block.keeps_input
 
     def pass_by(self, s: int, t: int) -> np.ndarray:
         """A plain forward of the region s .. k - 1 inside s .. t, for k = s + 1 .. t."""
@@ -60,33 +62,41 @@ class _Events:
 
 
 class _Staircases(_Events):
-    """best[s, t]: (needs, costs, choices), needs rising and costs falling. inner[s, t]: the same for a whole region.
+    """free[s, t]: (needs, costs, choices), needs rising and costs falling. held[s, t]: the same if somebody keeps boundary s.
 
     A choice is (k, left, right): a region s .. k - 1 by row `left`, and the rest by row `right`; k = -1 keeps block s.
     """
 
     def __init__(self, chain: Chain, budget: int):
         super().__init__(chain)
-        self.budget, self.best, self.inner, n = budget, {}, {}, len(chain)
+        self.budget, self.free, self.held, n = budget, {}, {}, len(chain)
         for length in range(n):
             for s in range(n - length):
                 t = s + length
-                self.best[s, t] = self.stairs(s, t, False)
-                self.inner[s, t] = self.best[s, t] if self.alike(s) else self.stairs(s, t, True)
+                self.free[s, t] = self.stairs(s, t, False)
+                self.held[s, t] = self.free[s, t] if self.alike(s, t) else self.stairs(s, t, True)
 
-    def stairs(self, s: int, t: int, first: bool):
+    def after(self, s: int) -> dict:
+        """The table for what follows block s, if s is kept."""
+        return self.held if self.chain.blocks[s].saves_output else self.free
+
+    def region(self, t: int, held: bool) -> dict:
+        """The table for a region inside .. t: one of the first run keeps its input, deeper ones hand it to their rerun."""
+        return self.held if held or t == self.last else self.free
+
+    def stairs(self, s: int, t: int, held: bool):
         chain, work = self.chain, self.work
-        keep, kept = self.keep(s, t, first)
+        keep, kept = self.keep(s, t, held)
         if s == t:
             found = [(np.array([keep]), np.array([0.0]), np.array([[-1, -1, -1]]))]
         else:
-            needs, costs, _ = self.best[s + 1, t]
+            needs, costs, _ = self.after(s)[s + 1, t]
             rows = np.arange(len(needs))
             choice = np.stack([np.full_like(rows, -1), np.full_like(rows, -1), rows], axis=1)
             found = [(np.maximum(keep, kept + needs), costs, choice)]
             passing, state = self.pass_by(s, t), chain.boundary(s)
             for k in range(s + 1, t + 1):
-                left, right = self.inner[s, k - 1], self.best[k, t]
+                left, right = self.region(t, held)[s, k - 1], self.free[k, t]
                 if not len(left[0]) or not len(right[0]):
                     continue
                 behind = state + right[0]
@@ -106,52 +116,53 @@ class _Staircases(_Events):
         return needs[rows], costs[rows], choices[rows]
 
     def tree(self) -> tuple | None:
-        needs, _, _ = self.best[0, self.last]
-        return self.build(0, self.last, len(needs) - 1, self.best) if len(needs) else None
+        needs, _, _ = self.free[0, self.last]
+        return self.build(0, self.last, len(needs) - 1, False) if len(needs) else None
 
-    def build(self, s: int, t: int, row: int, table: dict) -> tuple:
+    def build(self, s: int, t: int, row: int, held: bool) -> tuple:
         parts: list = []
         while True:
-            k, i, j = table[s, t][2][row]
-            parts.append(s if k < 0 else self.build(s, k - 1, i, self.inner))
+            k, i, j = (self.held if held else self.free)[s, t][2][row]
+            parts.append(s if k < 0 else self.build(s, k - 1, i, held or t == self.last))
             if s == t:
                 return tuple(parts)
-            s, row, table = (s + 1 if k < 0 else int(k)), j, self.best
+            held = k < 0 and self.chain.blocks[s].saves_output
+            s, row = (s + 1 if k < 0 else int(k)), j
 
 
 class _Units(_Events):
-    """cost[s, t][m]: least cost of s .. t within m units; inner: the same for a whole region. Sizes are rounded up to units."""
+    """free[s, t][m]: least cost of s .. t within m units; held: the same if somebody keeps boundary s. Sizes are rounded up."""
 
     def __init__(self, chain: Chain, budget: int):
         super().__init__(chain)
         n, self.unit = len(chain), max(1, math.ceil(budget / UNITS))
         self.levels = budget // self.unit + 1
-        self.cost = np.full((n, n, self.levels), np.inf, dtype=np.float32)
-        self.inner = self.cost if all(map(self.alike, range(n))) else self.cost.copy()
+        self.free = np.full((n, n, self.levels), np.inf, dtype=np.float32)
+        self.held = self.free.copy()
         for length in range(n):
             for s in range(n - length):
                 t = s + length
-                self.cost[s, t] = np.min(self.options(s, t, False), axis=0)
-                if self.inner is not self.cost:
-                    self.inner[s, t] = self.cost[s, t] if self.alike(s) else np.min(self.options(s, t, True), axis=0)
+                self.free[s, t] = np.min(self.options(s, t, False), axis=0)
+                self.held[s, t] = self.free[s, t] if self.alike(s, t) else np.min(self.options(s, t, True), axis=0)
 
     def up(self, nbytes) -> int:
         return -(-int(nbytes) // self.unit)
 
-    def options(self, s: int, t: int, first: bool) -> np.ndarray:
+    def options(self, s: int, t: int, held: bool) -> np.ndarray:
         """Row 0: keep s. Row k - s: a region s .. k - 1. Columns: units of memory."""
         out = np.full((t - s + 1, self.levels), np.inf, dtype=np.float32)
-        keep, saved, state = map(self.up, (*self.keep(s, t, first), self.chain.boundary(s)))
+        keep, saved, state = map(self.up, (*self.keep(s, t, held), self.chain.boundary(s)))
         if keep < self.levels:
             if s == t:
                 out[0, keep:] = 0
                 return out
-            rest = self.cost[s + 1, t]
+            rest = (self.held if self.chain.blocks[s].saves_output else self.free)[s + 1, t]
             out[0, max(keep, saved) :] = rest[max(keep, saved) - saved : self.levels - saved]
         if s == t or state >= self.levels:
             return out
         regions = out[1:, state:]
-        regions[:] = self.cost[s + 1 : t + 1, t, : self.levels - state] + self.inner[s, s:t, state:]
+        inner = self.held if held or t == self.last else self.free
+        regions[:] = self.free[s + 1 : t + 1, t, : self.levels - state] + inner[s, s:t, state:]
         regions += (self.work[s + 1 : t + 1] - self.work[s])[:, None]
         needs = -(-self.pass_by(s, t) // self.unit)
         regions[np.arange(state, self.levels)[None, :] < needs[:, None]] = np.inf
@@ -159,45 +170,53 @@ class _Units(_Events):
 
     def tree(self) -> tuple | None:
         m = self.levels - 1
-        return self.build(0, self.last, m, False) if np.isfinite(self.cost[0, self.last, m]) else None
+        return self.build(0, self.last, m, False) if np.isfinite(self.free[0, self.last, m]) else None
 
-    def build(self, s: int, t: int, m: int, first: bool) -> tuple:
+    def build(self, s: int, t: int, m: int, held: bool) -> tuple:
         parts: list = []
         while True:
-            choice = int(np.argmin(self.options(s, t, first)[:, m]))
-            parts.append(self.build(s, s + choice - 1, m, True) if choice else s)
+            choice = int(np.argmin(self.options(s, t, held)[:, m]))
+            parts.append(self.build(s, s + choice - 1, m, held or t == self.last) if choice else s)
             if s == t:
                 return tuple(parts)
-            stays = self.chain.boundary(s) if choice else self.keep(s, t, first)[1]
-            m, s, first = m - self.up(stays), s + (choice or 1), False
+            stays = self.chain.boundary(s) if choice else self.keep(s, t, held)[1]
+            held = not choice and self.chain.blocks[s].saves_output
+            m, s = m - self.up(stays), s + (choice or 1)
 
 
 def leanest(chain: Chain) -> tuple[int, tuple]:
     """(the smallest budget in bytes that any schedule can keep, a tree that keeps it)."""
-    best: dict = {}  # (s, t, first): (memory, cost, choice): least memory first, then least cost
     events, n = _Events(chain), len(chain)
-    work = events.work
+    # [held][s, t]: least memory of s .. t, then the least cost with it, and the choice: -1 keeps s, k is a region s .. k - 1
+    memory, cost, choice = np.zeros((2, n, n), np.int64), np.zeros((2, n, n)), np.full((2, n, n), -1)
     for length in range(n):
         for s in range(n - length):
             t = s + length
-            regions = []
-            passing = events.pass_by(s, t)
-            for k in range(s + 1, t + 1):
-                left, right = best[s, k - 1, True], best[k, t, False]
-                need = max(int(passing[k - 1 - s]), chain.boundary(s) + right[0], left[0])
-                regions.append((need, left[1] + right[1] + float(work[k] - work[s]), k))
-            for first in (True, False):
-                keep, kept = events.keep(s, t, first)
-                rest = best[s + 1, t, False] if s < t else (0, 0.0)
-                options = [(max(keep, kept + rest[0]) if s < t else keep, rest[1], -1), *regions]
-                best[s, t, first] = min(options, key=lambda entry: entry[:2])
+            for held in (0, 1):
+                if held and events.alike(s, t):
+                    for table in (memory, cost, choice):
+                        table[1, s, t] = table[0, s, t]
+                    continue
+                keep, kept = events.keep(s, t, bool(held))
+                after = int(chain.blocks[s].saves_output)
+                best = (keep, 0.0) if s == t else (max(keep, kept + memory[after, s + 1, t]), cost[after, s + 1, t])
+                if s < t:
+                    inner, rest = (int(held or t == n - 1), s, slice(s, t)), (0, slice(s + 1, t + 1), t)
+                    needs = np.maximum(np.maximum(events.pass_by(s, t), chain.boundary(s) + memory[rest]), memory[inner])
+                    costs = cost[inner] + cost[rest] + events.work[s + 1 : t + 1] - events.work[s]
+                    costs[needs > needs.min()] = np.inf
+                    i = int(np.argmin(costs))
+                    if (needs[i], costs[i]) < best:
+                        best, choice[held, s, t] = (needs[i], costs[i]), s + 1 + i
+                memory[held, s, t], cost[held, s, t] = best
 
-    def build(s: int, t: int, first: bool) -> tuple:
+    def build(s: int, t: int, held: int) -> tuple:
         parts: list = []
         while s <= t:
-            k = best[s, t, first][2]
-            parts.append(s if k < 0 else build(s, k - 1, True))
-            s, first = (s + 1 if k < 0 else k), False
+            k = int(choice[held, s, t])
+            parts.append(s if k < 0 else build(s, k - 1, int(held or t == n - 1)))
+            held = int(k < 0 and chain.blocks[s].saves_output)
+            s = s + 1 if k < 0 else k
         return tuple(parts)
 
-    return int(best[0, n - 1, False][0]), build(0, n - 1, False)
+    return int(memory[0, 0, n - 1]), build(0, n - 1, 0)

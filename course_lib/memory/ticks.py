@@ -23,7 +23,7 @@ class Tick(NamedTuple):
 def ticks(chain: Chain, tree: tuple) -> tuple:
     """All ticks of forward and backward, in order."""
     out: list = []
-    _Run(chain, out).stretch(tree, len(chain) - 1, {}, frozenset(), first=True)
+    _Run(chain, out).stretch(tree, len(chain) - 1, {}, frozenset(), first=True, held=False)
     return tuple(out)
 
 
@@ -31,14 +31,16 @@ class _Run:
     def __init__(self, chain: Chain, out: list):
         self.chain, self.out = chain, out
 
-    def stretch(self, parts: tuple, end: int, taped: dict, states: frozenset, first: bool) -> None:
-        """Run parts forward and then backward. taped: {block: bytes} and states: boundaries, both held by what lies before."""
+    def stretch(self, parts: tuple, end: int, taped: dict, states: frozenset, first: bool, held: bool) -> None:
+        """Run parts forward and then backward. taped: {block: bytes} and states: boundaries, both kept by what lies before.
+
+        first: the first run, not a rerun. held: somebody else keeps the input of the stretch to its end.
+        """
         chain, action = self.chain, "forward" if first else "recompute"
         waiting = chain.waiting(end)
-        held = [(dict(taped), states)]
-        begin = None if first else blocks_of(parts)[0]  # the region holds its input until its backward is done
+        stages = [(dict(taped), states, held)]
         for part in parts:
-            taped, states = dict(held[-1][0]), held[-1][1]
+            taped, states, held = dict(stages[-1][0]), *stages[-1][1:]
             base = self.held(taped, states) + waiting
             if isinstance(part, tuple):
                 blocks = blocks_of(part)
@@ -50,15 +52,16 @@ class _Run:
                 last = not first and part == end
                 peak = base + chain.taped_forward(part, last)
                 taped[part] = chain.blocks[part].own_bytes
-                states |= {part} if chain.blocks[part].keeps_input or part == begin else set()
+                states |= {part} if chain.blocks[part].keeps_input or held else set()
                 tip = frozenset() if last else frozenset({part + 1})
                 self.note(action, part, True, states | tip, taped, waiting, peak)
-            held.append((taped, states))
-        for part, (taped, states) in zip(reversed(parts), reversed(held[:-1])):
+            stages.append((taped, states, not isinstance(part, tuple) and chain.blocks[part].saves_output))
+        for part, (taped, states, held) in zip(reversed(parts), reversed(stages[:-1])):
             if isinstance(part, tuple):
-                self.stretch(part, blocks_of(part)[-1], taped, states, first=False)
+                # a region of the first run keeps its input itself; deeper ones hand it over to their rerun
+                self.stretch(part, blocks_of(part)[-1], taped, states, first=False, held=held or first)
             else:
-                peak = self.held(taped, states) + chain.backward(part, not first, part == begin)
+                peak = self.held(taped, states) + chain.backward(part, rerun=not first, held=held)
                 after = chain.gradient(part) + chain.weight_gradients_after(part - 1) + chain.loss_bytes
                 self.note("backward", part, False, states, taped, after, peak)
 
