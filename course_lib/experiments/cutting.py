@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from course_lib.experiments.models import Block
-from course_lib.measure import Meter
+from course_lib.measure import Meter, device
+from course_lib.memory import schedule
 
 
 def stack(
@@ -41,10 +42,61 @@ def narrowing(batch: int = 512):
     return _with_gradients(blocks, x)
 
 
+class Slim(nn.Module):
+    """x + Linear(GELU(Linear(LayerNorm(x)))), all of one width: its backward needs four times its input."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x):
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+def alive_recording(depth: int = 12, width: int = 64, batch: int = 4096) -> dict:
+    """Five schedules of one real chain, tick by tick, each with its predicted and its measured peak."""
+    on = device()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        blocks = nn.Sequential(*(Slim(width) for _ in range(depth))).to(on)
+        x = torch.randn(batch, width).to(on).requires_grad_()
+    blocks, x = _with_gradients(blocks, x)
+    chain = schedule.measure(blocks, x)
+    plans = [schedule.none(chain), schedule.sqrt(chain), schedule.nested(chain), schedule.binomial(chain, 3)]
+    plans.append(schedule.budgeted(chain, plans[0].peak_bytes * 2 // 5))
+    rows = []
+    for plan in plans:
+        measured = step(plan.run, blocks, x)
+        rows.append({
+            "name": plan.name,
+            "ticks": [list(tick) for tick in plan.ticks],
+            "predicted_bytes": plan.peak_bytes,
+            "measured_bytes": measured.peak_bytes,
+            "again": len(measured.again),
+        })  # fmt: skip
+    return {"blocks": depth, "model": f"{depth} residual MLP blocks, width {width}, batch {batch}", "rows": rows}
+
+
 def _with_gradients(blocks, x):
     for tensor in (x, *blocks.parameters()):
         tensor.grad = torch.zeros_like(tensor)
     return blocks, x
+
+
+class _Flops(TorchDispatchMode):
+    """Counts the FLOPs of matrix products and attention; lighter than torch's counter, which also keeps modules apart."""
+
+    total = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.total += _flops_of(func, args, kwargs or {}, out)
+        return out
+
+
+def _flops_of(func, args, kwargs, out) -> int:
+    count = flop_registry.get(func._overloadpacket)
+    return count(*args, **kwargs, out_val=out) if count else 0
 
 
 class Step(NamedTuple):
@@ -53,6 +105,7 @@ class Step(NamedTuple):
     peak_bytes: int
     after_forward: int
     again: tuple  # the blocks that ran in backward, in order
+    flops: int  # of matrix products and attention
     gradient: torch.Tensor  # of all parameters and x, as one vector
 
 
@@ -68,12 +121,13 @@ def step(run, blocks, x) -> Step:
                 tensor.grad.zero_()
             x.grad.copy_(x.detach()).zero_()
             start = meter.live_bytes
-            loss = run(blocks, x).sum()
-            after, first = meter.live_bytes, len(ran)
-            loss.backward()
+            with _Flops() as work:
+                loss = run(blocks, x).sum()
+                after, first = meter.live_bytes, len(ran)
+                loss.backward()
             peak = meter.peak_bytes
     vector = torch.cat([tensor.grad.flatten() for tensor in (x, *blocks.parameters())])
-    return Step(peak - start, after - start, tuple(ran[first:]), vector)
+    return Step(peak - start, after - start, tuple(ran[first:]), work.total, vector)
 
 
 # -- operators ----------------------------------------------------------------------------
@@ -100,8 +154,7 @@ class _Watch(TorchDispatchMode):
             t.untyped_storage().nbytes() for t in made if t.untyped_storage().data_ptr() not in given
         )
         if nbytes:
-            count = flop_registry.get(func._overloadpacket)
-            flops = count(*args, **(kwargs or {}), out_val=out) if count else 0
+            flops = _flops_of(func, args, kwargs or {}, out)
             before = self.found.get(func, (0, 0))
             self.found[func] = (before[0] + nbytes, before[1] + flops)
         return out

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from course_lib.experiments.cutting import alive_recording
 from course_lib.experiments.data import Batches, digits
 from course_lib.experiments.models import mlp
 from course_lib.experiments.split import FEATURES, split_gradients
@@ -102,7 +103,7 @@ def main(argv: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     where = origin()
     jobs = {name: lambda settings=settings: step_recording(settings) for name, settings in STEPS.items()}
-    jobs |= {"memory_against_k": memory_against_k, "gradient_stack": stack_recording}
+    jobs |= {"memory_against_k": memory_against_k, "gradient_stack": stack_recording, "who_is_alive": alive_recording}
     for name, job in jobs.items():
         started = time.perf_counter()
         text = json.dumps({"origin": where, **job()}, separators=(",", ":"))

@@ -11,10 +11,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from course_lib.experiments.record import DATA
 from course_lib.experiments.steps import step_title
 from course_lib.measure.trace import ALLOCATOR, Trace, mib
+from course_lib.memory.schedule import Tick
+from course_lib.show.alive_map import alive_map
 from course_lib.show.plots import memory_timeline, stacked_bars
 from course_lib.show.stack import GradientState, gradient_stack
 from course_lib.show.style import Picture, picture
@@ -49,11 +52,28 @@ def draw_stack(data: dict):
     )
 
 
+def draw_alive(data: dict):
+    """Whole steps of several schedules of one chain; the title says whether the meter agreed."""
+    steps = [
+        SimpleNamespace(
+            name=row["name"],
+            chain=range(data["blocks"]),
+            ticks=[Tick(*tick) for tick in row["ticks"]],
+            recomputations=row["again"],
+        )
+        for row in data["rows"]
+    ]
+    agreed = all(row["predicted_bytes"] == row["measured_bytes"] for row in data["rows"])
+    note = "measured peaks equal the predicted ones, " if agreed else "predicted, "
+    return alive_map(steps, f"Five schedules of {data['blocks']} blocks", note=note + data["origin"]["device"])
+
+
 DRAW = {
     "memory_timeline": draw_step,
     "gpt_step": draw_step,
     "memory_against_k": draw_against_k,
     "gradient_stack": draw_stack,
+    "who_is_alive": draw_alive,
 }
 
 
