@@ -27,6 +27,11 @@ def blocks_of(part) -> list:
     return [part] if isinstance(part, int) else [number for inner in part for number in blocks_of(inner)]
 
 
+def as_tree(value) -> tuple:
+    """Nested lists as nested tuples, which a Schedule wants."""
+    return tuple(part if isinstance(part, int) else as_tree(part) for part in value)
+
+
 def want_tree(value, first: int, blocks: int, what: str) -> tuple:
     """`value` as nested tuples of ints, with every block once and in order; else a Fault."""
     tree = _plain(value, what)
