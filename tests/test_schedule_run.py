@@ -1,6 +1,7 @@
-"""Schedules on real blocks: what they predict is what the Meter measures, to the byte, and budgets are kept."""
+"""Schedules on real blocks: they predict what the Meter measures, to the byte, and budgets are kept."""
 
 import random
+from itertools import pairwise
 
 import pytest
 import torch
@@ -35,10 +36,7 @@ def mlp():
 def uneven():
     sizes = [24, 48, 8, 96, 4, 40]
     return [
-        *(
-            nn.Sequential(nn.Linear(a, 2 * b), nn.GELU(), nn.Linear(2 * b, b))
-            for a, b in zip(sizes, sizes[1:])
-        )
+        *(nn.Sequential(nn.Linear(a, 2 * b), nn.GELU(), nn.Linear(2 * b, b)) for a, b in pairwise(sizes))
     ], (16, 24)
 
 
