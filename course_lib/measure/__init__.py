@@ -3,6 +3,7 @@
 # Imported eagerly and in this order: the function `device` must win over the module of the same name.
 from .device import DeviceCard, describe, device
 from .meter import Meter, MeterWarning
+from .predict import PredictError, predict
 from .saved import saved_tensors
 from .timing import Timing, compare, flop_ratio, flops
 from .trace import CATEGORIES, PHASES, Record, Trace, mib
@@ -13,6 +14,7 @@ __all__ = [
     "Meter",
     "MeterWarning",
     "PHASES",
+    "PredictError",
     "Record",
     "Timing",
     "Trace",
@@ -22,5 +24,6 @@ __all__ = [
     "flop_ratio",
     "flops",
     "mib",
+    "predict",
     "saved_tensors",
 ]

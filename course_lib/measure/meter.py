@@ -40,6 +40,7 @@ class Meter:
     device: what to count on; by default where the model's parameters are, else `measure.device()`.
     oracle: also run the block under torch's profiler and keep the allocator's exact peak (`trace.oracle_peak_bytes`).
     counters: the device allocator's counters; by default those of the device, None on a CPU.
+    block_bytes: count every storage in multiples of this; by default what the device's allocator does (CUDA: 512).
 
     While the block runs, `live_bytes` and `peak_bytes` can be read at any time. After it, `trace` is the result; it is
     there, too, when the block ended with an exception. Meters nest. Each costs a few microseconds per operator.
@@ -50,7 +51,9 @@ class Meter:
     unscaling) counts as the optimizer phase.
     """
 
-    def __init__(self, model=None, optimizer=None, *, device=None, oracle=False, counters="of the device"):
+    def __init__(
+        self, model=None, optimizer=None, *, device=None, oracle=False, counters="of the device", block_bytes: int | None = None
+    ):
         if model is not None and not isinstance(model, torch.nn.Module):
             raise TypeError(f"Meter's first argument is a torch.nn.Module or None, not {type(model).__name__}.")
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
@@ -59,6 +62,7 @@ class Meter:
         first = next(model.parameters(), None) if model is not None else None
         self.device = torch.device(device) if device is not None else first.device if first is not None else default_device()
         self.counters = counters_of(self.device) if counters == "of the device" else counters
+        self._block_bytes = block_bytes
         self._trace: Trace | None = None
         self._finish = None  # builds the trace when it is first read, so that nobody pays who does not look
         self._oracle = AllocatorOracle(self.device) if oracle else None
@@ -107,7 +111,7 @@ class Meter:
         self._thread = threading.get_ident()
         self._stack = contextlib.ExitStack()
         self._warnings = []
-        watch = StorageWatch(self.device)
+        watch = StorageWatch(self.device, self._block_bytes)
         self._seed(watch)
         self._allocator_peaks: dict[str, int] = {}
         if self.counters is not None:

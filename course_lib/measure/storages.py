@@ -54,7 +54,7 @@ class StorageWatch(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, device: torch.device):
+    def __init__(self, device: torch.device, block_bytes: int | None = None):
         super().__init__()
         self.live = self.peak = 0
         self.held: dict[int, Held] = {}
@@ -67,7 +67,7 @@ class StorageWatch(TorchDispatchMode):
         self._span = 0  # where in the log the oldest storage without a category may stand
         self._callback = self._died  # bound once, not at every storage
         self._on_device = attrgetter(f"is_{device.type}")
-        self._unit = ROUNDING.get(device.type, 1)
+        self._unit = block_bytes or ROUNDING.get(device.type, 1)
         self.started = perf_counter()
 
     # -- storages ----------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ CATEGORIES = (
 
 LIVE_TENSOR_BYTES = "live tensor bytes"
 ALLOCATOR = "allocator"
+PREDICTED = "predicted"  # nothing ran: tensors without data were counted
 
 
 class Record(NamedTuple):
@@ -39,7 +40,7 @@ class Trace:
     """A finished measurement of one block.
 
     `source` says what was counted: "live tensor bytes" are storages of tensors that are alive, to the byte; "allocator"
-    are the device allocator's own counters, which also see scratch memory inside kernels. `hidden_bytes` is that
+    are the device allocator's own counters, which also see scratch memory inside kernels; "predicted" are tensors without data. `hidden_bytes` is that
     difference at the peak (0 where only tensors are counted). `oracle_peak_bytes` is the allocator's exact peak as seen
     by the profiler, when the meter was asked for it, else None.
     """
