@@ -163,6 +163,7 @@ register(Exercise(
         Wrong("recomputes in forward", b.RunsAgainAtOnce, "recomputed in forward"),
         Wrong("inputs as attributes", b.OnCtx, "change not noticed", "B75"),
         Wrong("one gradient short", b.OneShort, "wrong number of gradients"),
+        Wrong("backward twice", b.BackwardTwice, "counted twice"),
         Wrong("does not say where to begin", b.NoStart, "incoming gradient ignored"),
         Wrong("a list of gradients", b.GivesAList, "wrong number of gradients"),
         Wrong("no static methods", b.NotStatic, "not static"),
