@@ -215,6 +215,11 @@ def leaves_hooks_on(function, *args, **kwargs):
     return variant()(function, *args, **kwargs)
 
 
+def without_a_graph(function, *args, **kwargs):
+    with torch.no_grad():
+        return function(*args, **kwargs)
+
+
 def by_torch(function, *args, **kwargs):
     return checkpoint(function, *args, use_reentrant=False, **kwargs)
 

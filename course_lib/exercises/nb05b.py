@@ -124,6 +124,7 @@ register(Exercise(
         Wrong("a dummy that requires a gradient", c.with_a_dummy, "marked for nothing", "B56"),
         Wrong("marks all outputs", c.marks_all, "marked for nothing", "B56"),
         Wrong("recomputes in forward", c.in_forward, "recomputed in forward"),
+        Wrong("no graph at all", c.without_a_graph, "output without graph"),
         Wrong("leaves its hooks on", c.leaves_hooks_on, "hooks left on"),
         Wrong("one tensor out of many", c.one_output_only, "wrong output", "B57"),
         Wrong("a ready-made one", c.by_torch, "built by torch"),

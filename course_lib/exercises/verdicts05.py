@@ -55,6 +55,10 @@ def ran_once_in_forward(case):
 def graph_is_there(case):
     for got, needed in zip(case.seen.outputs, case.right.outputs):
         for a, b in zip(tensors_in(got), tensors_in(needed)):
+            if b.requires_grad and not a.requires_grad and _all_inputs_need(case):
+                case.fail("output without graph", "the inputs require a gradient, and the output does not: "
+                          "it was computed under no_grad, or detached, and nothing has put a graph in that "
+                          "place. An autograd.Function does so, or recording with hooks.")  # fmt: skip
             if b.requires_grad and not a.requires_grad:
                 case.fail("output without graph", "the output does not require a gradient, so nothing in the "
                           "segment or before it will ever get one. (B52: an `autograd.Function` looks at the "
@@ -64,6 +68,11 @@ def graph_is_there(case):
                 case.fail("marked for nothing", "the output requires a gradient, though nothing in the "
                           "segment and no input does. Backward would run for nothing, and a caller who asks "
                           "`requires_grad` is misled.")  # fmt: skip
+
+
+def _all_inputs_need(case):
+    first = [call for call in case.seen.scene.probe.calls if call.phase == "forward"]
+    return all(call.needs and all(call.needs) for call in first)
 
 
 def segment_got_its_inputs(case):
