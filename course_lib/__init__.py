@@ -7,8 +7,8 @@ and must run before torch is there. Keep this file readable for old Pythons, so 
 _HOMES = {
     "course_lib.doctor": ("examine",),
     "course_lib.exercises": ("check", "hint", "solution", "ready", "status", "TODO"),
-    "course_lib.measure": ("Meter", "Trace", "describe", "device", "mib"),
-    "course_lib.memory": ("accumulate", "ledger"),
+    "course_lib.measure": ("Meter", "Trace", "describe", "device", "mib", "predict"),
+    "course_lib.memory": ("accumulate", "checkpoint", "checkpoint_sequential", "ledger", "schedule"),
 }
 _HOME_OF = dict((name, home) for home, names in _HOMES.items() for name in names)
 _ROOMS = ("doctor", "exercises", "experiments", "measure", "memory", "show")

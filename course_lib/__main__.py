@@ -16,6 +16,7 @@ COMMANDS = {
     "status": ("course_lib.exercises.progress:main", False, "show which exercises you have passed"),
     "solve": ("course_lib.exercises.solve:main", False, "write copies of the notebooks with all answers"),
     "doctor": ("course_lib.doctor.main:main", False, "examine a training loop: FILE.py:FUNCTION"),
+    "predict": ("course_lib.experiments.predict_main:main", False, "predict the memory of a training step without running it"),
     "figures": ("course_lib.show.figures:main", False, "draw figures/*.svg again from figures/data/*.json"),
     "record": ("course_lib.experiments.record:main", False, "measure the recorded grid on this device"),
 }

@@ -55,6 +55,7 @@ def predict(step, *, model=None, optimizer=None, target: str = "cpu") -> Trace:
     if not callable(build):
         raise TypeError(f"predict needs a function that trains a step, or an object with build(), not {type(step).__name__}.")
     rounding = ALLOCATOR_BLOCK if target == "cuda" else None
+    counters = _counters(optimizer)
     rules = cuda_rules if target == "cuda" else contextlib.nullcontext
     # allow_fallback_kernels: an operator without a shape function is never run on real zeros of the same size
     with (
@@ -66,7 +67,7 @@ def predict(step, *, model=None, optimizer=None, target: str = "cpu") -> Trace:
         rules(),
     ):
         if model is not None:
-            model, optimizer = twins(fake, model, optimizer)
+            model, optimizer = twins(fake, model, optimizer, counters)
             arguments = (model,) if optimizer is None else (model, optimizer)
             trace = _metered(lambda: build(*arguments), model, optimizer, rounding)
         else:
@@ -102,7 +103,14 @@ _NORMS = {
 }
 
 
-def twins(fake: FakeTensorMode, model, optimizer=None):
+def _counters(optimizer) -> dict:
+    """{id: number} of the step counters in an optimizer's state: the only numbers that a step of it reads."""
+    states = optimizer.state.values() if optimizer is not None else ()
+    values = [value for state in states for value in state.values()]
+    return {id(v): v.item() for v in values if isinstance(v, torch.Tensor) and v.numel() == 1 and v.device.type == "cpu"}
+
+
+def twins(fake: FakeTensorMode, model, optimizer, counters: dict):
     """Copies of model and optimizer whose tensors have no data. Weights that are shared stay shared; .grad and state come too."""
     memo: dict = {}
 
@@ -118,7 +126,9 @@ def twins(fake: FakeTensorMode, model, optimizer=None):
                 twin(value)
     for state in optimizer.state.values() if optimizer is not None else ():
         for value in state.values():
-            if isinstance(value, torch.Tensor):
+            if id(value) in counters:
+                memo[id(value)] = torch.tensor(counters[id(value)], dtype=value.dtype)  # a constant: its number is known
+            elif isinstance(value, torch.Tensor):
                 twin(value)
     return copy.deepcopy((model, optimizer), memo)
 
