@@ -274,3 +274,7 @@ def cheap_one_by_one(operators, need):
         chosen.add(best[0])
         need -= best[1]
     return [name for name, *_ in operators if name in chosen]
+
+
+def cheap_large_ties(operators, need):
+    return _first(sorted(operators, key=lambda one: (one[2] / one[1], -one[1])), need)

@@ -182,8 +182,8 @@ def _want_fewest(tree, first, blocks, slots, what):
               "blocks are alive. A slot holds a state; activations are kept for one block at a time, so each "
               "stretch is split down to single blocks.")  # fmt: skip
     have = f"{slots} slots" if slots > 1 else "1 slot"
-    want_true(seen.states <= slots, "too many slots", f"{what} holds {seen.states} states at once and has {have}. "
-              "What is right of a held state has one slot less.")  # fmt: skip
+    want_true(seen.states <= slots, "too many slots", f"{what} holds {seen.states} states at once and "
+              f"has {have}. What is right of a held state has one slot less.")  # fmt: skip
     if len(seen.again) == fewest:
         return
     told = f"{what} runs {len(seen.again)} blocks again; {fewest} are enough."

@@ -140,18 +140,12 @@ register(Exercise(
 
 
 def operator_lists(draw):
-    """(operators, need): different ratios, some free operators, a need that is met before the end."""
+    """(operators, need): some of them free, and a need that all of them together can meet."""
     for _ in range(25):
-        n, found, ratios = draw.randint(1, 9), [], set()
-        while len(found) < n:
-            nbytes, flops = (
-                draw.randint(1, 40),
-                draw.choice([0, draw.randint(1, 400), draw.randint(100, 4000)]),
-            )
-            ratio = (flops and flops / nbytes, nbytes if not flops else 0)
-            if ratio not in ratios:
-                ratios.add(ratio)
-                found.append((f"op{len(found)}", nbytes, flops))
+        found = []
+        for i in range(draw.randint(1, 9)):
+            flops = draw.choice([0, draw.randint(1, 400), draw.randint(100, 4000)])
+            found.append((f"op{i}", draw.randint(1, 40), flops))
         yield found, draw.randint(0, sum(nbytes for _, nbytes, _ in found))
 
 
@@ -167,28 +161,21 @@ def check_cheap(answer):
         names = want_sequence(
             answer.call(list(operators), need), f"cheap_first for {len(operators)} operators"
         )
-        strange = [name for name in names if name not in {one[0] for one in operators}]
-        want_true(not strange, "wrong names", f"cheap_first should return names of operators, such as "
+        known = {one[0] for one in operators}
+        strange = [name for name in names if type(name) is not str or name not in known]
+        want_true(not strange, "wrong names", "cheap_first should return names of operators, such as "
                   f"{operators[0][0]!r}; it holds {shown(strange[0]) if strange else ''}.")  # fmt: skip
         want_true(len(set(names)) == len(names), "name twice", "An operator's output can be thrown away only "
                   "once, but a name stands in your list twice.")  # fmt: skip
         got.append(set(names))
 
+    wrong = [i for i, case in enumerate(cases) if not _good_choice(*case, got[i])]
+    if not wrong:
+        return
+
     def all_of(function):
         return [set(function(*case)) for case in cases]
 
-    def said(i):
-        operators, need = cases[i]
-        freed = sum(nbytes for name, nbytes, _ in operators if name in got[i])
-        paid = sum(flops for name, _, flops in operators if name in got[i])
-        return (
-            f"for {operators} and need={need} you throw away {sorted(got[i])}: {freed} bytes for {paid} "
-            "FLOPs.",
-            freed,
-        )
-
-    right = all_of(c.cheap_first)
-    short = [i for i, (operators, need) in enumerate(cases) if said(i)[1] < need]
     mistakes = [
         ("largest first", all_of(c.cheap_by_bytes), "You take the largest outputs first, whatever they cost. "
          "A matrix product's output is large and dear; look at FLOPs per byte freed."),
@@ -206,12 +193,29 @@ def check_cheap(answer):
         ("free ones only", all_of(c.cheap_free_only), "You take the operators without FLOPs and no others. "
          "Go on up the ratio until `need` bytes are freed."),
     ]  # fmt: skip
-    want_values(got, right, mistakes, lambda i: said(i)[0]) if not short else None
-    if short:
-        for diagnosis, values, words in mistakes:
-            want_true(got != values, diagnosis, words)
-        raise Fault("frees too little", f"{said(short[0])[0]} That is less than needed: go on until at least "
-                    "`need` bytes are freed.")  # fmt: skip
+    for diagnosis, values, words in mistakes:
+        want_true(got != values, diagnosis, words)
+    operators, need = cases[wrong[0]]
+    freed = sum(nbytes for name, nbytes, _ in operators if name in got[wrong[0]])
+    paid = sum(flops for name, _, flops in operators if name in got[wrong[0]])
+    told = f"For {operators} and need={need} you throw away {sorted(got[wrong[0]])}: {freed} bytes for "
+    f"{paid} FLOPs."
+    want_true(freed >= need, "frees too little", f"{told} That is less than needed: go on until at least "
+              "`need` bytes are freed.")  # fmt: skip
+    raise Fault("wrong choice", f"{told} Take the operators in order of FLOPs per byte, and stop as soon as "
+                "it is enough.")  # fmt: skip
+
+
+def _good_choice(operators, need, chosen) -> bool:
+    """A shortest prefix in some order of FLOPs per byte; among equal ratios any order is as good."""
+    inside = [one for one in operators if one[0] in chosen]
+    if sum(nbytes for _, nbytes, _ in inside) < need or not inside:
+        return need <= 0 and not inside
+    worst = max(flops / nbytes for _, nbytes, flops in inside)
+    if any(flops / nbytes < worst for name, nbytes, flops in operators if name not in chosen):
+        return False
+    last = max(nbytes for _, nbytes, flops in inside if flops / nbytes == worst)
+    return sum(nbytes for _, nbytes, _ in inside) - last < need
 
 
 register(Exercise(
@@ -243,5 +247,6 @@ register(Exercise(
     unusual=(
         Unusual("bytes per FLOP, infinite for free ones", c.cheap_bytes_per_flop),
         Unusual("the best of the rest, again and again", c.cheap_one_by_one),
+        Unusual("of equal ratios the largest first", c.cheap_large_ties),
     ),
 ))  # fmt: skip

@@ -29,6 +29,7 @@ from course_lib.show.svg import NOTHING, Scene
 
 TAPED, STATE, NOW = CATEGORY["activations"], SERIES["measured"], SERIES["now"]
 WIDTH, HEIGHT = 540, 320  # points, as in every picture of the course
+_BEHIND = {"fc": PAPER, "ec": "none", "pad": 1}  # behind words that lie over lines
 _CHART = (58, 46, 530, 138)  # left, bottom, right, top of the curve of live bytes
 
 
@@ -277,7 +278,7 @@ def _curve(figure, axes, schedule, scene: Scene, budget) -> None:
     left, bottom, right, top = _CHART
     tall, limit, unit, _ = _tall(schedule, budget)
     chart = new_axes(figure, (left / WIDTH, bottom / HEIGHT, (right - left) / WIDTH, (top - bottom) / HEIGHT))
-    chart.set(xlim=(0, len(schedule.ticks)), ylim=(0, limit))
+    chart.set(xlim=(0, len(schedule.ticks)), ylim=(0, limit), zorder=-1)  # words lie over its lines
     chart.set_yticks(round_ticks(limit, 4))
     chart.set_xlabel("ticks: one block forward, again, or backward")
     chart.set_ylabel(f"live ({unit})")
@@ -290,12 +291,13 @@ def _curve(figure, axes, schedule, scene: Scene, budget) -> None:
     x = left + (first + 0.5) * (right - left) / len(schedule.ticks)
     axes.plot([x], [bottom + most * tall], marker="D", ms=6, color=TEXT, mec=PAPER, mew=1)
     side = "left" if x < WIDTH * 0.7 else "right"
-    axes.text(x + (8 if side == "left" else -8), bottom + most * tall + 3, f"peak {mib(most)}", ha=side,
-              va="bottom", color=TEXT, weight="bold")  # fmt: skip
+    axes.text(x + (8 if side == "left" else -8), bottom + most * tall + 4, f"peak {mib(most)}", ha=side,
+              va="bottom", color=TEXT, weight="bold", bbox=_BEHIND)  # fmt: skip
     if budget:
         y = bottom + budget * tall
         axes.plot([left, right], [y, y], color=SERIES["limit"].light, ls=SERIES["limit"].dash, lw=1.6)
-        axes.text(left + 5, y + 2, f"budget {mib(budget)}", ha="left", va="bottom", color=TEXT)
+        end, side = (right - 5, "right") if x < (left + right) / 2 else (left + 5, "left")
+        axes.text(end, y + 4, f"budget {mib(budget)}", ha=side, va="bottom", color=TEXT, bbox=_BEHIND)
 
 
 # -- a strip of moments ----------------------------------------------------------------------------

@@ -69,7 +69,7 @@ class WhoIsAlive(Panel):
         super().__init__(**settings)
         tick = self._controls["tick"]
         choose = [control for control in self._controls.values() if control is not tick]
-        tick.layout.width = "26em"
+        tick.layout.width = "38em"
         head, _, *rest = self.children
         self.children = (head, self._row(choose), self._row((self._play, self._pause, tick)), *rest)
 
