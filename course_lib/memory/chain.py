@@ -16,6 +16,7 @@ class Block:
     state_bytes: its input, which a checkpoint of this block keeps. own_bytes: what its backward needs besides the input
     and the parameters. gradient_bytes: the gradient of its output, while it waits for the block's backward.
     weight_gradient_bytes: gradients of its parameters that its backward allocates; 0 where they exist already.
+    tail_cost: the part of forward_cost that a rerun saves when it may stop after this block's last saved tensor.
 
     keeps_input: False if its backward does not need its input (a ReLU needs its output only). saves_output: True if its
     backward needs its output; then the next block's input lives longer than that block asks for.
@@ -41,6 +42,7 @@ class Block:
     rerun_backward_peak_held: int | None = None
     keeps_input: bool = True
     saves_output: bool = False
+    tail_cost: float = 0
 
     @property
     def saved_bytes(self) -> int:
@@ -74,7 +76,7 @@ class Chain:
                     continue
                 if value < 0:
                     raise ValueError(f"Block {i}: {name} is {value}; sizes and costs are 0 or more.")
-                if name != "forward_cost" and (isinstance(value, bool) or not isinstance(value, int)):
+                if not name.endswith("_cost") and (isinstance(value, bool) or not isinstance(value, int)):
                     raise TypeError(f"Block {i}: {name} is a whole number of bytes, not {value!r}.")
         for name in ("output_bytes", "input_gradient_bytes", "loss_bytes"):
             if getattr(self, name) < 0:

@@ -20,7 +20,7 @@ from .randomness import Draws
 
 
 def measure(blocks, x: torch.Tensor) -> Chain:
-    """The Chain of these blocks for inputs like x. Costs are FLOPs of a forward (1 each where there are none at all).
+    """The Chain of these blocks for inputs like x. Costs are FLOPs (1 for each forward where there are none at all).
 
     blocks: modules or functions, each from one tensor to one tensor, in the order in which they run. Parameters, buffers,
     gradients and random states are afterwards what they were. Sizes are those of a step that ends in `.sum().backward()`,
@@ -38,10 +38,10 @@ def measure(blocks, x: torch.Tensor) -> Chain:
             later = {p for other in blocks[i + 1 :] for p in _parameters(other)}
             one = _One(block, x, i == 0, i == len(blocks) - 1, later)
             sizes.append(one.sizes())
-            costs.append(one.flops)
+            costs.append((one.flops, one.tail_flops()))
             x = one.out
-    costs = costs if any(costs) else [1] * len(blocks)
-    chain = tuple(Block(forward_cost=cost, **size) for cost, size in zip(costs, sizes))
+    costs = costs if any(forward for forward, _ in costs) else [(1, 0)] * len(blocks)
+    chain = tuple(Block(forward_cost=cost, tail_cost=tail, **size) for (cost, tail), size in zip(costs, sizes))
     return Chain(chain, x.untyped_storage().nbytes(), entry, loss_bytes=2 * x.element_size())
 
 
@@ -55,9 +55,9 @@ class _One:
         self.there = {p for p in self.parameters if p.grad is not None or p in later}
         with FlopCounterMode(display=False) as counter:
             out = block(x)
+        self.flops = counter.get_total_flops()
         if not isinstance(out, torch.Tensor):
             raise TypeError(f"A block of a chain returns one tensor; {type(block).__name__} returned {type(out).__name__}.")
-        self.flops = counter.get_total_flops()
         self.out = out.detach().requires_grad_(out.requires_grad)
         self.size = 0 if first else x.untyped_storage().nbytes()
         self.output = out.untyped_storage().nbytes()
@@ -74,6 +74,17 @@ class _One:
             else:
                 found.update(self.taped(held=False), rerun_backward_peak=self.inside())
         return found
+
+    def tail_flops(self) -> int:
+        """FLOPs of the operators that a rerun does not reach: those of a plain step, less what a checkpoint adds to it."""
+        if not self.out.requires_grad:
+            return 0
+        counts = []
+        for call in (lambda x: self.block(x), lambda x: checkpoint(self.block, x)):
+            with FlopCounterMode(display=False) as counter:
+                call(self.x).sum().backward()
+            counts.append(counter.get_total_flops())
+        return self.flops - (counts[1] - counts[0])
 
     def begin(self):
         """A watch that knows all tensors from before; the block's input, made inside; the live bytes without it."""

@@ -35,6 +35,7 @@ class _Events:
     def __init__(self, chain: Chain):
         self.chain, n = chain, len(chain)
         self.work = np.concatenate([[0.0], np.cumsum([block.forward_cost for block in chain.blocks])])
+        self.tail = np.array([block.tail_cost for block in chain.blocks])
         # peak of a plain forward of s .. i, for all i: running maxima
         self.plain = [np.maximum.accumulate([chain.plain_forward(s, i) for i in range(s, n)]) for s in range(n)]
         self.waits = [chain.waiting(t) for t in range(n)]
@@ -48,6 +49,10 @@ class _Events:
         forward = self.chain.taped_forward(s, last_of_rerun=s == t and t != self.last) + self.waits[t]
         block = self.chain.blocks[s]
         return max(forward, self.chain.backward(s, t != self.last, held)), block.held_bytes if held else block.saved_bytes
+
+    def rerun(self, s: int, t: int) -> np.ndarray:
+        """What running the region s .. k - 1 again costs, for k = s + 1 .. t."""
+        return self.work[s + 1 : t + 1] - self.work[s] - self.tail[s:t]
 
     def alike(self, s: int, t: int) -> bool:
         """Does it make no difference to block s whether somebody else keeps its input?"""
@@ -85,7 +90,7 @@ class _Staircases(_Events):
         return self.held if held or t == self.last else self.free
 
     def stairs(self, s: int, t: int, held: bool):
-        chain, work = self.chain, self.work
+        chain, again = self.chain, self.rerun(s, t)
         keep, kept = self.keep(s, t, held)
         if s == t:
             found = [(np.array([keep]), np.array([0.0]), np.array([[-1, -1, -1]]))]
@@ -105,7 +110,7 @@ class _Staircases(_Events):
                 j = np.searchsorted(behind, needs, "right") - 1
                 both = (i >= 0) & (j >= 0)
                 needs, i, j = needs[both], i[both], j[both]
-                cost = left[1][i] + right[1][j] + (work[k] - work[s])
+                cost = left[1][i] + right[1][j] + again[k - 1 - s]
                 found.append((np.maximum(needs, passing[k - 1 - s]), cost, np.stack([np.full_like(i, k), i, j], axis=1)))
         needs, costs, choices = (np.concatenate(part) for part in zip(*found))
         order = np.lexsort((costs, needs))
@@ -163,7 +168,7 @@ class _Units(_Events):
         regions = out[1:, state:]
         inner = self.held if held or t == self.last else self.free
         regions[:] = self.free[s + 1 : t + 1, t, : self.levels - state] + inner[s, s:t, state:]
-        regions += (self.work[s + 1 : t + 1] - self.work[s])[:, None]
+        regions += self.rerun(s, t)[:, None]
         needs = -(-self.pass_by(s, t) // self.unit)
         regions[np.arange(state, self.levels)[None, :] < needs[:, None]] = np.inf
         return out
@@ -203,7 +208,7 @@ def leanest(chain: Chain) -> tuple[int, tuple]:
                 if s < t:
                     inner, rest = (int(held or t == n - 1), s, slice(s, t)), (0, slice(s + 1, t + 1), t)
                     needs = np.maximum(np.maximum(events.pass_by(s, t), chain.boundary(s) + memory[rest]), memory[inner])
-                    costs = cost[inner] + cost[rest] + events.work[s + 1 : t + 1] - events.work[s]
+                    costs = cost[inner] + cost[rest] + events.rerun(s, t)
                     costs[needs > needs.min()] = np.inf
                     i = int(np.argmin(costs))
                     if (needs[i], costs[i]) < best:

@@ -70,8 +70,10 @@ class Schedule:
 
     @property
     def recompute_cost(self) -> float:
-        """The same in units of the blocks' forward_cost."""
-        return sum(self.chain.blocks[tick.block].forward_cost for tick in self.ticks if tick.action == "recompute")
+        """The same in units of the blocks' forward_cost, less the tail that each rerun saves by stopping early."""
+        blocks = self.chain.blocks
+        forwards = sum(blocks[i].forward_cost for run_again, _ in trees.reruns(self.tree) for i in run_again)
+        return forwards - sum(blocks[run_again[-1]].tail_cost for run_again, ends_kept in trees.reruns(self.tree) if ends_kept)
 
     def run(self, blocks, x):
         """Run the blocks on x by this schedule: the output, on the autograd graph. backward does the recomputing.

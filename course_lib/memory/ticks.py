@@ -45,7 +45,8 @@ class _Run:
             if isinstance(part, tuple):
                 blocks = blocks_of(part)
                 states |= {blocks[0]}
-                for i in blocks:
+                # a rerun that ends with a region stops when that region's input is there
+                for i in blocks if first or part is not parts[-1] else ():
                     tip = frozenset({i + 1})
                     self.note(action, i, False, states | tip, taped, waiting, base + chain.plain_forward(blocks[0], i))
             else:

@@ -108,16 +108,24 @@ def blocks_of(tree: tuple) -> list:
     return found
 
 
-def extra_forwards(tree: tuple) -> int:
-    """Block forwards that backward adds: each region runs all its blocks once more, and what is inside again."""
-    extra, todo = 0, [(tree, 0)]
+def reruns(tree: tuple) -> list:
+    """For each region of a tree, at any depth: the blocks that its rerun runs, and whether it ends with a kept block.
+
+    A rerun stops after the last tensor that it must save. So a region that ends with another region runs only up to that
+    one's input.
+    """
+    found, todo = [], [part for part in tree if isinstance(part, tuple)]
     while todo:
-        part, level = todo.pop()
-        if isinstance(part, tuple):
-            todo.extend((inner, level + 1) for inner in part)
-        else:
-            extra += level - 1  # the block is run again by each region around it; the tree itself is none
-    return extra
+        region = todo.pop()
+        todo.extend(part for part in region if isinstance(part, tuple))
+        ends_kept = not isinstance(region[-1], tuple)
+        found.append((blocks_of(region if ends_kept else region[:-1]), ends_kept))
+    return found
+
+
+def extra_forwards(tree: tuple) -> int:
+    """Block forwards that backward adds: each region runs its blocks once more, and what is inside again."""
+    return sum(len(blocks) for blocks, _ in reruns(tree))
 
 
 def checked(tree: tuple, n: int) -> tuple:
