@@ -6,6 +6,8 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib.experiments.models import Block
 from course_lib.measure import Meter
@@ -253,3 +255,34 @@ def test_one_slot_for_64_blocks_is_63_checkpoints_inside_each_other():
     got = x.grad.clone()
     executed(schedule.none(plan.chain), blocks, x, False)
     assert torch.equal(got, x.grad)
+
+
+def flops_of(step) -> int:
+    with FlopCounterMode(display=False) as counter:
+        step().sum().backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("stack", [gpt, uneven])
+def test_the_cost_of_a_schedule_is_the_flops_that_it_adds_with_early_stops_counted(stack):
+    torch.manual_seed(0)
+    blocks, shape = stack()
+    x = torch.randn(shape, requires_grad=True)
+    chain = schedule.measure(blocks, x)
+    plain = flops_of(lambda: nn.Sequential(*blocks)(x))
+    low, high = schedule.minimum(chain), schedule.none(chain).peak_bytes
+    plans = [schedule.per_block(chain), schedule.nested(chain), schedule.segments(chain, 2)]
+    plans += [schedule.budgeted(chain, low + (high - low) * part // 4) for part in range(5)]
+    plans += [schedule.from_tree(chain, ((0, (1,)), *range(2, len(blocks))))]  # a region that ends with a region
+    for plan in plans:
+        assert flops_of(lambda plan=plan: plan.run(blocks, x)) - plain == plan.recompute_cost, plan.tree
+
+
+def test_equal_memory_is_bought_with_more_regions_since_each_stops_early():
+    with FakeTensorMode():
+        blocks = [Block(256, 4) for _ in range(6)]
+        for parameter in nn.ModuleList(blocks).parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        chain = schedule.measure(blocks, torch.randn(8, 128, 256))
+    plan = schedule.budgeted(chain, 60 * 2**20)
+    assert plan.tree == (0, 1, (2,), (3,), (4,), 5) and plan.recompute_cost == 2 * chain.blocks[0].forward_cost
