@@ -74,7 +74,11 @@ def alive_recording(depth: int = 12, width: int = 64, batch: int = 4096) -> dict
             "measured_bytes": measured.peak_bytes,
             "again": len(measured.again),
         })  # fmt: skip
-    return {"blocks": depth, "model": f"{depth} residual MLP blocks, width {width}, batch {batch}", "rows": rows}
+    return {
+        "blocks": depth,
+        "model": f"{depth} residual MLP blocks, width {width}, batch {batch}",
+        "rows": rows,
+    }
 
 
 def _with_gradients(blocks, x):
@@ -109,13 +113,30 @@ class Step(NamedTuple):
     gradient: torch.Tensor  # of all parameters and x, as one vector
 
 
+@contextlib.contextmanager
+def _noting(blocks, ran: list):
+    """Every run of a block goes into `ran`, however it is called: hooks would miss `block.forward(x)`."""
+
+    def noted(number, forward):
+        def run(*args):
+            ran.append(number)
+            return forward(*args)
+
+        return run
+
+    for i, block in enumerate(blocks):
+        block.forward = noted(i, block.forward)
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.forward  # the class's own is there again
+
+
 def step(run, blocks, x) -> Step:
     """`run(blocks, x).sum().backward()` under a Meter, and which blocks ran when. Gradients start at zero."""
     ran: list = []
-    with contextlib.ExitStack() as hooks:
-        for i, block in enumerate(blocks):
-            handle = block.register_forward_pre_hook(lambda module, args, i=i: ran.append(i))
-            hooks.callback(handle.remove)
+    with _noting(blocks, ran):
         with Meter(blocks, device=x.device) as meter:
             for tensor in (x, *blocks.parameters()):  # seen from now on, so that differences are exact
                 tensor.grad.zero_()
