@@ -63,7 +63,7 @@ def alive_recording(depth: int = 12, width: int = 64, batch: int = 4096) -> dict
     blocks, x = _with_gradients(blocks, x)
     chain = schedule.measure(blocks, x)
     plans = [schedule.none(chain), schedule.sqrt(chain), schedule.nested(chain), schedule.binomial(chain, 3)]
-    plans.append(schedule.budgeted(chain, plans[0].peak_bytes * 2 // 5))
+    plans.append(schedule.budgeted(chain, plans[0].peak_bytes // 4))
     rows = []
     for plan in plans:
         measured = step(plan.run, blocks, x)
