@@ -3,7 +3,6 @@
 import math
 import random
 import re
-import time
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -51,7 +50,7 @@ def random_tree(draw, first, last):
 
 TREES = [random_tree(random.Random(seed), 0, 3 + seed % 8) for seed in range(40)]
 
-# -- trees on paper ----------------------------------------------------------------------------------------
+# -- trees on paper -------------------------------------------------------------------------------------
 
 
 def test_the_fewest_blocks_again_are_revolves_count_and_the_binomial_tree_has_them():
@@ -167,16 +166,15 @@ def test_lists_are_trees_as_well():
     assert depth(((0, (1,)), 2)) == 2 and depth((0, 1)) == 0
 
 
-def test_an_answer_that_never_ends_or_asks_for_too_much_is_stopped():
-    started = time.monotonic()
-    verdict = judge("06.4", lambda first, blocks: judge)
-    assert verdict.state == "failed" and verdict.diagnosis == "wrong type"
-    assert judge("06.5", lambda slots, repeats: 10**5000).diagnosis in ("wrong value", "not finite")
+def test_answers_of_a_strange_kind_are_named():
+    assert judge("06.4", lambda first, blocks: judge).diagnosis == "wrong type"
+    assert judge("06.5", lambda slots, repeats: 10**5000).diagnosis == "wrong value"
+    assert judge("06.2", lambda *sizes: 10**6000).diagnosis == "wrong value"
     assert judge("06.8", lambda operators, need: ["nothing like it"]).diagnosis == "wrong names"
-    assert time.monotonic() - started < 5
+    assert judge("06.8", lambda operators, need: [["matmul"]]).diagnosis == "wrong names"
 
 
-# -- steps on real blocks -------------------------------------------------------------------------------------
+# -- steps on real blocks -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [lambda: stack(depth=5, width=32, batch=2, length=16), narrowing])
@@ -209,7 +207,7 @@ def test_what_waits_for_backward_is_the_kept_outputs_and_one_state_for_each_bloc
     assert step(run, blocks, x).after_forward == waiting
 
 
-# -- pictures ---------------------------------------------------------------------------------------------------
+# -- pictures -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -287,7 +285,7 @@ def test_pictures_of_nothing_are_refused(known):
             nothing()
 
 
-# -- the panel --------------------------------------------------------------------------------------------------
+# -- the panel ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

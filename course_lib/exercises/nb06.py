@@ -139,7 +139,7 @@ def check_best(answer):
     def told(i):
         n, k = cases[i][0], got[i]
         if not 1 <= k <= n:
-            return f"best_segments{cases[i]} is {shown(k)}, but {n} blocks can be cut into 1 to {n} segments only."
+            return f"best_segments{cases[i]} is {shown(k)}, but {n} blocks make 1 to {n} segments only."
         return (f"best_segments{cases[i]} is {k}: that peaks at {peak(cases[i], k):,} bytes, and the best "
                 f"number of segments at {least[i]:,}. Try every number with segments_peak.")  # fmt: skip
 

@@ -88,7 +88,7 @@ def _with_gradients(blocks, x):
 
 
 class _Flops(TorchDispatchMode):
-    """Counts the FLOPs of matrix products and attention; lighter than torch's counter, which also keeps modules apart."""
+    """FLOPs of matrix products and attention. Lighter than torch's counter, which keeps modules apart, too."""
 
     total = 0
 
