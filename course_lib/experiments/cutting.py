@@ -88,7 +88,7 @@ def _with_gradients(blocks, x):
 
 
 class _Flops(TorchDispatchMode):
-    """FLOPs of matrix products and attention. Lighter than torch's counter, which keeps modules apart, too."""
+    """FLOPs of matrix products and attention; lighter than torch's counter, which tells modules apart."""
 
     total = 0
 
