@@ -1,6 +1,7 @@
 """Schedules on real blocks: they predict what the Meter measures, to the byte, and budgets are kept."""
 
 import random
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -273,7 +274,9 @@ def test_the_cost_of_a_schedule_is_the_flops_that_it_adds_with_early_stops_count
     low, high = schedule.minimum(chain), schedule.none(chain).peak_bytes
     plans = [schedule.per_block(chain), schedule.nested(chain), schedule.segments(chain, 2)]
     plans += [schedule.budgeted(chain, low + (high - low) * part // 4) for part in range(5)]
-    plans += [schedule.from_tree(chain, ((0, (1,)), *range(2, len(blocks))))]  # a region that ends with a region
+    plans += [
+        schedule.from_tree(chain, ((0, (1,)), *range(2, len(blocks))))
+    ]  # a region that ends with a region
     for plan in plans:
         assert flops_of(lambda plan=plan: plan.run(blocks, x)) - plain == plan.recompute_cost, plan.tree
 
@@ -285,4 +288,31 @@ def test_equal_memory_is_bought_with_more_regions_since_each_stops_early():
             parameter.grad = torch.zeros_like(parameter)
         chain = schedule.measure(blocks, torch.randn(8, 128, 256))
     plan = schedule.budgeted(chain, 60 * 2**20)
-    assert plan.tree == (0, 1, (2,), (3,), (4,), 5) and plan.recompute_cost == 2 * chain.blocks[0].forward_cost
+    assert (
+        plan.tree == (0, 1, (2,), (3,), (4,), 5) and plan.recompute_cost == 2 * chain.blocks[0].forward_cost
+    )
+
+
+class Remembers(nn.Module):
+    """Notes which outputs of other blocks are alive whenever it runs."""
+
+    def __init__(self, outputs):
+        super().__init__()
+        self.outputs, self.scale, self.alive = outputs, nn.Parameter(torch.ones(3)), []
+
+    def forward(self, x):
+        self.alive.append([ref() is not None for ref in self.outputs])
+        out = x * self.scale
+        self.outputs.append(weakref.ref(out))
+        return out
+
+
+def test_in_forward_only_the_outermost_stretches_keep_their_inputs():
+    outputs: list = []
+    blocks = [Remembers(outputs) for _ in range(6)]
+    plan = schedule.from_tree(schedule.Chain.uniform(6), ((0, (1, (2, 3))), (4,), 5))
+    plan.run(blocks, torch.ones(3, requires_grad=True)).sum().backward()
+    first = [block.alive[0] for block in blocks]
+    # when block 3 runs, only its own input is there: not those of the two stretches around it
+    assert first[3] == [False, False, True]
+    assert first[4] == [False, False, False, True] and first[5] == [False, False, False, True, True]
