@@ -206,9 +206,9 @@ def plain_peak(chain, tree):
                     cost += again * blocks[i].forward_cost
                     see((*inputs, i, i + 1), kept, waiting)
             else:
-                cost += again * blocks[part].forward_cost
                 kept = (*kept, part)
                 ends = again and part == flat(parts)[-1]  # stopped before its output is there
+                cost += again * (blocks[part].forward_cost - ends * blocks[part].tail_cost)
                 see(inputs if ends else (*inputs, part + 1), kept, waiting)
         for part, inputs, kept in reversed(stages):
             if isinstance(part, tuple):
@@ -229,8 +229,12 @@ def random_chain(n, draw):
     def size(most):
         return draw.choice([0, draw.randint(0, most), draw.randint(0, most)])
 
-    blocks = tuple(Data(size(6), size(20), size(4), size(9), size(3)) for _ in range(n))
-    return Chain(blocks, output_bytes=size(5), input_gradient_bytes=size(3))
+    blocks = []
+    for _ in range(n):
+        cost = size(9)
+        tail = draw.choice([0, draw.randint(0, cost)])
+        blocks.append(Data(size(6), size(20), size(4), cost, size(3), tail_cost=tail))
+    return Chain(tuple(blocks), output_bytes=size(5), input_gradient_bytes=size(3))
 
 
 @pytest.mark.parametrize("n, chains", [(1, 3), (2, 6), (3, 10), (4, 12), (5, 10), (6, 5), (7, 2), (8, 1)])
@@ -270,6 +274,15 @@ def test_200_blocks_that_differ_are_planned_in_seconds_within_their_budget():
     assert plan.peak_bytes <= budget
     better = [schedule.segments(chain, k) for k in (1, 2, 3, 4, 6, 8, 11, 14, 20, 28, 40, 100, 200)]
     assert plan.recompute_cost <= min(s.recompute_cost for s in better if s.peak_bytes <= budget)
+
+
+def test_long_chains_of_equal_blocks_are_planned_to_the_optimum():
+    chain = Chain.uniform(120, 1_000_003, 16_000_007, 1_000_003)
+    for slots in (2, 3, 5, 9):
+        named = schedule.binomial(chain, slots)
+        plan = schedule.budgeted(chain, named.peak_bytes)
+        assert plan.peak_bytes <= named.peak_bytes and plan.recompute_cost <= named.recompute_cost
+    assert schedule.budgeted(chain, schedule.none(chain).peak_bytes).recompute_cost == 0
 
 
 # -- bad input -----------------------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def prepare(stack, there, x_grad, seed=0):
 def clear(blocks, x, there):
     x.grad = None
     for parameter in blocks.parameters():
-        parameter.grad = torch.zeros_like(parameter) if there else None
+        parameter.grad = torch.zeros_like(parameter) if there and parameter.requires_grad else None
 
 
 def executed(plan, blocks, x, there):
@@ -217,13 +217,25 @@ def test_measuring_leaves_gradients_statistics_and_random_numbers_alone():
     blocks.append(nn.Dropout(0.5))
     weight = blocks[0][0].weight
     weight.grad = kept = torch.ones_like(weight)
+    x.grad = kept_too = torch.ones_like(x)
     state = {name: value.clone() for name, value in blocks.state_dict().items()}
     random_state = torch.get_rng_state()
     schedule.measure(blocks, x)
     assert torch.equal(random_state, torch.get_rng_state())
     assert all(torch.equal(value, state[name]) for name, value in blocks.state_dict().items())
-    assert weight.grad is kept and bool((kept == 1).all()) and x.grad is None
+    assert weight.grad is kept and bool((kept == 1).all())
+    assert x.grad is kept_too and bool((kept_too == 1).all())
     assert all(p.grad is None for p in blocks.parameters() if p is not weight)
+
+
+def test_fake_blocks_measure_the_same_as_real_ones():
+    def chain():
+        blocks = [Part(), Block(24, 4, 0.1), nn.Linear(24, 9)]
+        return schedule.measure(blocks, torch.randn(2, 8, 24))
+
+    real = chain()
+    with FakeTensorMode():
+        assert chain() == real
 
 
 def test_a_measured_chain_says_what_each_block_needs():
@@ -291,6 +303,64 @@ def test_equal_memory_is_bought_with_more_regions_since_each_stops_early():
     assert (
         plan.tree == (0, 1, (2,), (3,), (4,), 5) and plan.recompute_cost == 2 * chain.blocks[0].forward_cost
     )
+
+
+class Part(nn.Module):
+    """Returns a part of something larger."""
+
+    def __init__(self):
+        super().__init__()
+        self.wide = nn.Linear(24, 96)
+
+    def forward(self, x):
+        return torch.tanh(self.wide(x))[..., :24]
+
+
+def parts():
+    return [*(Part() for _ in range(4)), nn.Linear(24, 8)], (16, 24)
+
+
+def savers_and_others():
+    conv = [
+        nn.Conv2d(1, 4, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(36, 16),
+        nn.ReLU(),
+        nn.Linear(16, 4),
+    ]
+    return conv, (4, 1, 8, 8)
+
+
+def frozen_beginning():
+    blocks = [linear(24, 24, nn.Tanh) for _ in range(5)]
+    for block in blocks[:2]:
+        block.requires_grad_(False)
+    return blocks, (16, 24)
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["fresh gradients", "gradients there"])
+@pytest.mark.parametrize(
+    "stack", [parts, savers_and_others, frozen_beginning], ids=lambda stack: stack.__name__
+)
+def test_views_blocks_that_save_nothing_and_frozen_blocks_are_predicted_too(stack, there):
+    blocks, x = prepare(stack, there, x_grad=False)
+    clear(blocks, x, there)
+    chain = schedule.measure(blocks, x)
+    for plan in [*schedules(chain), schedule.budgeted(chain, schedule.minimum(chain))]:
+        assert executed(plan, blocks, x, there) == (plan.peak_bytes, len(blocks) + plan.recomputations), plan
+
+
+def test_what_cannot_be_measured_block_by_block_is_refused_in_one_sentence():
+    block, x = nn.Linear(8, 8), torch.randn(2, 8)
+    with pytest.raises(ValueError, match="shares a trainable parameter"):
+        schedule.measure([block, nn.Tanh(), block], x)
+    before = x.clone()
+    for blocks in ([block, nn.ReLU(inplace=True)], [nn.ReLU(inplace=True), block]):
+        with pytest.raises(ValueError, match="in place"):
+            schedule.measure(blocks, x)
+    assert torch.equal(x, before)
 
 
 class Remembers(nn.Module):

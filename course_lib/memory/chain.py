@@ -21,6 +21,8 @@ class Block:
     keeps_input: False if its backward does not need its input (a ReLU needs its output only). saves_output: True if its
     backward needs its output; then the next block's input lives longer than that block asks for.
 
+    saves: False if its backward needs no tensor at all, not even a weight (Flatten): it is never run again for its own sake.
+
     Peaks while it runs, its input counted; None where nothing but the parts above is alive:
     plain_peak: a forward that keeps nothing. taped_peak: a forward that keeps everything. last_peak: a rerun that stops
     after its last saved tensor. backward_peak: its backward, its own weight gradients counted. rerun_backward_peak: the same
@@ -43,6 +45,7 @@ class Block:
     keeps_input: bool = True
     saves_output: bool = False
     tail_cost: float = 0
+    saves: bool = True
 
     @property
     def saved_bytes(self) -> int:
@@ -72,7 +75,7 @@ class Chain:
             raise ValueError("A chain has at least one block.")
         for i, block in enumerate(self.blocks):
             for name, value in vars(block).items():
-                if value is None and "_peak" in name or name in ("keeps_input", "saves_output"):
+                if value is None and "_peak" in name or name in ("keeps_input", "saves_output", "saves"):
                     continue
                 if value < 0:
                     raise ValueError(f"Block {i}: {name} is {value}; sizes and costs are 0 or more.")

@@ -36,9 +36,13 @@ def measure(blocks, x: torch.Tensor) -> Chain:
     with _untouched(blocks, x):
         for i, block in enumerate(blocks):
             later = {p for other in blocks[i + 1 :] for p in _parameters(other)}
-            one = _One(block, x, i == 0, i == len(blocks) - 1, later)
-            sizes.append(one.sizes())
-            costs.append((one.flops, one.tail_flops()))
+            if any(p.requires_grad and p in later for p in _parameters(block)):
+                # the engine keeps the first gradient until the last one has come: no block of its own accounts for that
+                raise ValueError(f"Block {i} shares a trainable parameter with a later one; a chain is measured block by block.")
+            one = _One(block, x, i == 0, i == len(blocks) - 1)
+            tail = one.tail_flops()
+            sizes.append(dict(one.sizes(), saves=one.saves))
+            costs.append((one.flops, tail))
             x = one.out
     costs = costs if any(forward for forward, _ in costs) else [(1, 0)] * len(blocks)
     chain = tuple(Block(forward_cost=cost, tail_cost=tail, **size) for (cost, tail), size in zip(costs, sizes))
@@ -48,13 +52,19 @@ def measure(blocks, x: torch.Tensor) -> Chain:
 class _One:
     """One block, run in the two ways in which a schedule runs it. `out` is its output, cut off from the graph."""
 
-    def __init__(self, block, x, first: bool, last: bool, later: set):
+    def __init__(self, block, x, first: bool, last: bool):
         self.block, self.x, self.first, self.last = block, x, first, last
         self.parameters = [p for p in _parameters(block) if p.requires_grad]
-        # a weight that a later block shares has its gradient by the time this block's backward runs
-        self.there = {p for p in self.parameters if p.grad is not None or p in later}
+        self.there = {p for p in self.parameters if p.grad is not None}
+        given = _copy(x)
+        version = given._version
         with FlopCounterMode(display=False) as counter:
-            out = block(x)
+            out = block(given)
+        if given._version != version:
+            raise ValueError(
+                f"{type(block).__name__} changes its input in place, so no checkpoint can begin with it. "
+                "Put it into one block with the layer before it."
+            )
         self.flops = counter.get_total_flops()
         if not isinstance(out, torch.Tensor):
             raise TypeError(f"A block of a chain returns one tensor; {type(block).__name__} returned {type(out).__name__}.")
@@ -66,7 +76,7 @@ class _One:
 
     def sizes(self) -> dict:
         if not self.out.requires_grad:
-            return dict(state_bytes=self.size, own_bytes=0, gradient_bytes=0)
+            return self.frozen()
         for _ in range(2):  # the first time brings in what is made once: tensors never met, caches
             found = {**self.taped(held=True), **self.region()}
             if self.first:  # its input is the caller's
@@ -77,14 +87,32 @@ class _One:
 
     def tail_flops(self) -> int:
         """FLOPs of the operators that a rerun does not reach: those of a plain step, less what a checkpoint adds to it."""
+        self.saves = False
         if not self.out.requires_grad:
             return 0
+
+        def block(x):
+            self.saves = self.saves or recomputing()  # somebody has asked for a saved tensor
+            return self.block(x)
+
         counts = []
-        for call in (lambda x: self.block(x), lambda x: checkpoint(self.block, x)):
+        for call in (self.block, lambda x: checkpoint(block, x)):
             with FlopCounterMode(display=False) as counter:
                 call(self.x).sum().backward()
             counts.append(counter.get_total_flops())
         return self.flops - (counts[1] - counts[0])
+
+    def frozen(self) -> dict:
+        """Nothing in front of it or in it is trained: a forward, and no backward."""
+        watch = self.begin()
+        with watch:
+            empty = watch.live
+            x = self.x if self.first else _copy(self.x)
+            watch.peak = watch.live
+            self.block(x)
+            top = watch.peak - empty
+        sizes = dict(state_bytes=self.size, own_bytes=0, gradient_bytes=0, keeps_input=False)
+        return dict(sizes, plain_peak=top, taped_peak=top, last_peak=top)
 
     def begin(self):
         """A watch that knows all tensors from before; the block's input, made inside; the live bytes without it."""
@@ -109,7 +137,7 @@ class _One:
         watch, ends = self.begin(), []
         with watch:
             empty = watch.live
-            x = self.x if self.first else self.x * 1
+            x = self.x if self.first else _copy(self.x)
             if x.requires_grad:
                 x.register_hook(lambda gradient: ends.append(watch.peak))
             watch.peak = watch.live
@@ -155,7 +183,7 @@ class _One:
 
         with watch:
             empty = watch.live
-            x = self.x if self.first else self.x * 1
+            x = self.x if self.first else _copy(self.x)
             if x.requires_grad:
                 x.register_hook(lambda gradient: ends.append(watch.peak))
             watch.peak = watch.live
@@ -178,7 +206,7 @@ class _One:
         watch, ends = self.begin(), []
 
         def block(source):
-            x = source * 1
+            x = _copy(source)
             if not recomputing():
                 if x.requires_grad:
                     x.register_hook(lambda gradient: ends.append(watch.peak))
@@ -194,6 +222,14 @@ class _One:
             torch.autograd.backward(root, self.seed)
             peak = ends[0] if ends else watch.peak
         return peak - empty - extra
+
+
+def _copy(x):
+    """The same numbers in a storage of their own that is as large as x's: a state may be a part of something larger."""
+    if x.untyped_storage().nbytes() == x.nbytes:
+        return x * 1
+    whole = x.detach().as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,), 0).requires_grad_(x.requires_grad)
+    return (whole * 1).as_strided(x.size(), x.stride(), x.storage_offset())
 
 
 def _parameters(block) -> list:
@@ -213,6 +249,8 @@ def _untouched(blocks: list, x: torch.Tensor):
     draws = Draws([x.device] if x.device.type not in ("cpu", "meta") else [])
     for module, own in buffers:
         module._buffers.update({name: b.clone() for name, b in own.items() if b is not None})
+    for tensor, gradient in gradients:
+        tensor.grad = None if gradient is None else gradient.clone()  # backward adds to it in place
     try:
         yield
     finally:

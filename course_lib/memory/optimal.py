@@ -21,12 +21,30 @@ import numpy as np
 from .chain import Chain
 
 EXACT = 48  # chains up to this length are planned byte by byte
+JOINS = 60_000  # longer ones, too, if so many joins of staircases (some seconds) are enough, since their blocks repeat
 UNITS = 600  # longer ones in this many units of memory
 
 
 def optimal(chain: Chain, budget: int) -> tuple | None:
     """The tree with the least recompute cost whose peak is at most `budget` bytes; None if there is none."""
-    return (_Staircases if len(chain) <= EXACT else _Units)(chain, budget).tree()
+    exact = len(chain) <= EXACT or _joins(chain) <= JOINS
+    return (_Staircases if exact else _Units)(chain, budget).tree()
+
+
+def _joins(chain: Chain) -> int:
+    """How many pairs of staircases have to be joined: equal stretches count once."""
+    names, n = _names(chain), len(chain)
+    return sum(len(key[0]) for key in {_key(names, s, t) for s in range(n) for t in range(s, n)})
+
+
+def _names(chain: Chain) -> list:
+    """A number for each block; blocks with the same number are alike in all that a planner asks, what comes before included."""
+    known: dict = {}
+    return [known.setdefault((block, chain.gradient(i)), len(known)) for i, block in enumerate(chain.blocks)]
+
+
+def _key(names: list, s: int, t: int) -> tuple:
+    return tuple(names[s : t + 1]), t == len(names) - 1
 
 
 class _Events:
@@ -69,17 +87,22 @@ class _Events:
 class _Staircases(_Events):
     """free[s, t]: (needs, costs, choices), needs rising and costs falling. held[s, t]: the same if somebody keeps boundary s.
 
-    A choice is (k, left, right): a region s .. k - 1 by row `left`, and the rest by row `right`; k = -1 keeps block s.
+    Needs are bytes above those that wait for all of s .. t (`below`), so that equal stretches have equal rows. A choice is
+    (length, left, right): a region of that length by row `left`, and the rest by row `right`; a length of -1 keeps block s.
     """
 
     def __init__(self, chain: Chain, budget: int):
         super().__init__(chain)
         self.budget, self.free, self.held, n = budget, {}, {}, len(chain)
+        self.below = [chain.weight_gradients_after(t) + chain.loss_bytes for t in range(n - 1)] + [0]
+        names, solved = _names(chain), {}
         for length in range(n):
             for s in range(n - length):
-                t = s + length
-                self.free[s, t] = self.stairs(s, t, False)
-                self.held[s, t] = self.free[s, t] if self.alike(s, t) else self.stairs(s, t, True)
+                t, key = s + length, _key(names, s, s + length)
+                if key not in solved:
+                    free = self.stairs(s, t, False)
+                    solved[key] = free, free if self.alike(s, t) else self.stairs(s, t, True)
+                self.free[s, t], self.held[s, t] = solved[key]
 
     def after(self, s: int) -> dict:
         """The table for what follows block s, if s is kept."""
@@ -90,8 +113,9 @@ class _Staircases(_Events):
         return self.held if held or t == self.last else self.free
 
     def stairs(self, s: int, t: int, held: bool):
-        chain, again = self.chain, self.rerun(s, t)
+        chain, again, below = self.chain, self.rerun(s, t), self.below[t]
         keep, kept = self.keep(s, t, held)
+        keep -= below
         if s == t:
             found = [(np.array([keep]), np.array([0.0]), np.array([[-1, -1, -1]]))]
         else:
@@ -99,19 +123,19 @@ class _Staircases(_Events):
             rows = np.arange(len(needs))
             choice = np.stack([np.full_like(rows, -1), np.full_like(rows, -1), rows], axis=1)
             found = [(np.maximum(keep, kept + needs), costs, choice)]
-            passing, state = self.pass_by(s, t), chain.boundary(s)
+            passing, state = self.pass_by(s, t) - below, chain.boundary(s)
             for k in range(s + 1, t + 1):
                 left, right = self.region(t, held)[s, k - 1], self.free[k, t]
                 if not len(left[0]) or not len(right[0]):
                     continue
-                behind = state + right[0]
-                needs = np.union1d(left[0], behind)
-                i = np.searchsorted(left[0], needs, "right") - 1
+                inside, behind = left[0] + (self.below[k - 1] - below), state + right[0]
+                needs = np.union1d(inside, behind)
+                i = np.searchsorted(inside, needs, "right") - 1
                 j = np.searchsorted(behind, needs, "right") - 1
                 both = (i >= 0) & (j >= 0)
                 needs, i, j = needs[both], i[both], j[both]
                 cost = left[1][i] + right[1][j] + again[k - 1 - s]
-                found.append((np.maximum(needs, passing[k - 1 - s]), cost, np.stack([np.full_like(i, k), i, j], axis=1)))
+                found.append((np.maximum(needs, passing[k - 1 - s]), cost, np.stack([np.full_like(i, k - s), i, j], axis=1)))
         needs, costs, choices = (np.concatenate(part) for part in zip(*found))
         order = np.lexsort((costs, needs))
         order = order[needs[order] <= self.budget]
@@ -127,7 +151,8 @@ class _Staircases(_Events):
     def build(self, s: int, t: int, row: int, held: bool) -> tuple:
         parts: list = []
         while True:
-            k, i, j = (self.held if held else self.free)[s, t][2][row]
+            length, i, j = (self.held if held else self.free)[s, t][2][row]
+            k = s + length if length > 0 else -1
             parts.append(s if k < 0 else self.build(s, k - 1, i, held or t == self.last))
             if s == t:
                 return tuple(parts)

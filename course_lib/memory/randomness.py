@@ -50,7 +50,10 @@ class Python:
 
 
 class NumPy:
-    """NumPy's global generator. Its full state takes 50 microseconds to read, so a glance comes first."""
+    """NumPy's global generator. Its full state takes 50 microseconds to read, so a glance comes first.
+
+    After an odd count of normal numbers a spare one waits in it, which the glance does not show: then it is read in full.
+    """
 
     def __init__(self, numpy):
         self.numpy = numpy

@@ -37,18 +37,28 @@ class _Run:
         first: the first run, not a rerun. held: somebody else keeps the input of the stretch to its end.
         """
         chain, action = self.chain, "forward" if first else "recompute"
-        waiting = chain.waiting(end)
+        if not first:
+            # Blocks at the end that save nothing run backward before anybody asks for a saved tensor, and never again.
+            while parts and not isinstance(parts[-1], tuple) and not chain.blocks[parts[-1]].saves:
+                self.backward(parts[-1], taped, states, True, held and len(parts) == 1)
+                parts = parts[:-1]
+            if not parts:
+                return
+            end = blocks_of(parts)[-1]
+        waiting = chain.waiting(end) if first or end < len(chain) - 1 else chain.gradient(end + 1) + chain.loss_bytes
         stages = [(dict(taped), states, held)]
         for part in parts:
             taped, states, held = dict(stages[-1][0]), *stages[-1][1:]
             base = self.held(taped, states) + waiting
             if isinstance(part, tuple):
                 blocks = blocks_of(part)
-                states |= {blocks[0]}
+                before, states = states, states | {blocks[0]}
                 # a rerun that ends with a region stops when that region's input is there
                 for i in blocks if first or part is not parts[-1] else ():
                     tip = frozenset({i + 1})
                     self.note(action, i, False, states | tip, taped, waiting, base + chain.plain_forward(blocks[0], i))
+                if not any(chain.blocks[i].saves for i in blocks):  # nobody will ask for its input
+                    states = before
             else:
                 last = not first and part == end
                 peak = base + chain.taped_forward(part, last)
@@ -62,9 +72,12 @@ class _Run:
                 # a region of the first run keeps its input itself; deeper ones hand it over to their rerun
                 self.stretch(part, blocks_of(part)[-1], taped, states, first=False, held=held or first)
             else:
-                peak = self.held(taped, states) + chain.backward(part, rerun=not first, held=held)
-                after = chain.gradient(part) + chain.weight_gradients_after(part - 1) + chain.loss_bytes
-                self.note("backward", part, False, states, taped, after, peak)
+                self.backward(part, taped, states, not first, held)
+
+    def backward(self, part: int, taped: dict, states: frozenset, rerun: bool, held: bool) -> None:
+        peak = self.held(taped, states) + self.chain.backward(part, rerun=rerun, held=held)
+        after = self.chain.gradient(part) + self.chain.weight_gradients_after(part - 1) + self.chain.loss_bytes
+        self.note("backward", part, False, states, taped, after, peak)
 
     def held(self, taped: dict, states: frozenset) -> int:
         """Bytes of taped blocks and of the boundaries that are kept for them and for regions."""
