@@ -247,3 +247,59 @@ def test_when_the_average_lies_runs_and_draws_its_pictures(open_notebook):
     notebook.shoot("rates-dark", "rates-measure")
     notebook.theme(LIGHT)
     assert notebook.errors() == []
+
+
+RECOMPUTE = """# exercise: 05.2
+class Recompute(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, segment, *inputs):
+        ctx.segment = segment
+        ctx.save_for_backward(*inputs)
+        with torch.no_grad():
+            return segment(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        inputs = [x{detach} for x in ctx.saved_tensors]
+        with torch.{mode}():
+            output = ctx.segment(*inputs)
+        {go}
+        return None, *(x.grad for x in inputs)"""
+OWN = ".detach().requires_grad_(x.requires_grad)"
+RECOMPUTES = (  # what the learner writes, and whether it is right
+    (dict(detach=OWN, mode="no_grad", go="torch.autograd.backward(output, gradient)"), False),
+    (dict(detach=OWN, mode="enable_grad", go="inputs[0].grad = torch.autograd.grad(output, inputs[0], gradient)[0]"), False),
+    (dict(detach=OWN, mode="enable_grad", go="torch.autograd.backward(output, 2 * gradient)"), False),
+    (dict(detach=OWN, mode="enable_grad", go="torch.autograd.backward(output, gradient)"), True),
+)
+
+
+def test_checkpoint_from_scratch_tells_three_wrong_recomputes_apart_and_passes_the_right_one(open_notebook):
+    notebook = open_notebook("05_checkpoint_from_scratch.ipynb")
+    assert notebook.run_all() and notebook.errors() == []
+    assert notebook.pictures("idea-order") and notebook.pictures("check-v1")
+    said = []
+    for parts, right in RECOMPUTES:
+        notebook.write("stub-v1", RECOMPUTE.format(**parts))
+        assert notebook.run("stub-v1") and notebook.run("check-v1")
+        said.append(notebook.status("check-v1").lower())
+        assert ("passed" in said[-1]) == right, said[-1]
+        notebook.shoot(f"recompute-{len(said)}", "check-v1")
+    assert len(set(said)) == len(RECOMPUTES)
+    notebook.theme(DARK)
+    notebook.shoot("recompute-dark", "check-v1")
+    notebook.theme(LIGHT)
+    assert notebook.errors() == []
+
+
+def test_where_to_cut_runs_and_its_panel_walks_through_the_ticks(open_notebook):
+    notebook = open_notebook("06_where_to_cut.ipynb")
+    assert notebook.run_all() and notebook.errors() == []
+    for cell in ("measure-segments", "alive-panel", "alive-strip", "alive-maps", "frontier"):
+        assert notebook.pictures(cell), cell
+        notebook.shoot(cell, cell)
+    assert "not started" in notebook.status("check-least").lower()
+    notebook.theme(DARK)
+    notebook.shoot("alive-dark", "alive-panel")
+    notebook.theme(LIGHT)
+    assert notebook.errors() == []
