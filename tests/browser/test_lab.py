@@ -298,6 +298,8 @@ def test_where_to_cut_runs_and_its_panel_walks_through_the_ticks(open_notebook):
     for cell in ("measure-segments", "alive-panel", "alive-strip", "alive-maps", "frontier"):
         assert notebook.pictures(cell), cell
         notebook.shoot(cell, cell)
+    notebook.move_slider("alive-panel", number=2)  # slots, budget, then the tick
+    notebook.shoot("alive-moved", "alive-panel")
     assert "not started" in notebook.status("check-least").lower()
     notebook.theme(DARK)
     notebook.shoot("alive-dark", "alive-panel")
