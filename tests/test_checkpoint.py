@@ -1,5 +1,6 @@
 """checkpoint: the contract row by row against torch's, what ours adds, what it costs, and what bad input is told."""
 
+import dataclasses
 import importlib
 import os
 import random
@@ -10,6 +11,7 @@ import numpy
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import GraphExecGroup
 
 from course_lib.experiments import bench_checkpoint as bench
 from course_lib.experiments.contract import implementations, rows
@@ -17,7 +19,7 @@ from course_lib.experiments.contract_rows import block, gradients, point, same
 from course_lib.measure import Meter
 from course_lib.memory import CheckpointError, checkpoint, checkpoint_sequential
 from course_lib.memory.offload import offload_to_cpu, offload_to_disk
-from course_lib.memory.randomness import Draws
+from course_lib.memory.randomness import Draws, Note
 from course_lib.memory.selective import keep_outputs_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -157,17 +159,20 @@ def test_exactly_the_generators_that_were_used_are_kept_and_rewound(draw):
         draws = Draws()
         first = draw()
         draws.keep_drawn()
-        assert len(draws.states) == 1
+        assert sum(not isinstance(state, Note) for _, state in draws.states) == 1
         now = draws.rewind()
         assert draw() == first
         draws.forward(now)
         assert draw() != first
 
 
-def test_a_region_that_draws_nothing_keeps_no_state():
-    draws = Draws()
-    draws.keep_drawn()
-    assert draws.states == []
+def test_regions_that_draw_nothing_keep_no_state_of_their_own():
+    """One note of where PyTorch's generator stood serves them all, in case that a region rewinds it itself."""
+    several = [Draws() for _ in range(32)]
+    for draws in several:
+        draws.keep_drawn()
+    assert len({id(state) for draws in several for _, state in draws.states}) == 1
+    assert not any(isinstance(state, torch.Tensor) for draws in several for _, state in draws.states)
 
 
 # -- errors that say what to do ----------------------------------------------------------------------------------------
@@ -280,6 +285,180 @@ def test_the_older_variant_is_torchs_own():
         torch.autograd.grad(out.sum(), x)
 
 
+# -- found by a hostile reader -----------------------------------------------------------------------------------------
+
+
+def test_a_region_that_puts_the_random_state_back_itself_draws_the_same_again():
+    def forked(x):
+        with torch.random.fork_rng(devices=[]):
+            mask = torch.rand_like(x)
+        return (x * mask).sin()
+
+    def run(call):
+        torch.manual_seed(0)
+        x = point()
+        y = call(forked, x)
+        torch.rand(7)
+        y.sum().backward()
+        return [x.grad, torch.rand(2)]
+
+    same(run(checkpoint), run(lambda f, x: f(x)))
+
+
+def test_what_was_one_object_is_one_object_in_the_recompute():
+    shared, x = [1.0], point()
+    checkpoint(lambda x, p, q: (x * (2 if p is q else 3)).sin(), x, shared, shared).sum().backward()
+    assert torch.allclose(x.grad, 2 * (2 * x).cos())
+    x, state = point(), []
+    checkpoint(lambda x, s, d: (s.append(x.sin()), (d["s"][-1] * x).exp())[1], x, state, {"s": state}).sum().backward()
+    assert x.grad is not None
+
+
+def test_batchnorm_goes_with_selective_recompute_and_with_the_value_check():
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh())
+    for options in (dict(context_fn=keep_outputs_of(torch.ops.aten.addmm)), dict(determinism_check="values")):
+        checkpoint(net, torch.randn(3, 4, requires_grad=True), **options).sum().backward()
+    assert net[1].num_batches_tracked == 2
+
+
+def test_the_value_check_sees_through_a_selective_recompute():
+    number = [1.0]
+    keep = keep_outputs_of(torch.ops.aten.sum)
+    y = checkpoint(lambda x: (x + number[0]).sin().exp(), point(), determinism_check="values", context_fn=keep)
+    number[0] = 5.0
+    with pytest.raises(CheckpointError, match="values differ"):
+        y.sum().backward()
+
+
+def test_the_value_check_reads_complex_and_conjugated_tensors():
+    x = torch.randn(3, dtype=torch.cdouble, requires_grad=True)
+    checkpoint(lambda x: (x.conj() * x.exp()).abs(), x, determinism_check="values").sum().backward()
+    assert x.grad is not None
+
+
+def test_state_that_regions_move_themselves_is_no_change_from_outside():
+    counter, x = torch.zeros(()), point()
+
+    def counted(x):
+        counter.add_(1)
+        return x.sin().exp()
+
+    loss = checkpoint(counted, checkpoint(counted, x)).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    weights = {"g": point(6, 6), "d": point(6, 6)}
+    y = checkpoint(lambda x: (x @ weights["g"]).tanh(), x)
+    with torch.no_grad():
+        weights["d"].add_(1)  # another entry of a container that the region reads
+    y.sum().backward()
+
+
+@pytest.mark.parametrize("loop", [range(3), (1.0, 2.0, 3.0), (torch.sin, torch.exp, torch.tanh)], ids=["index", "number", "function"])
+def test_any_loop_variable_that_is_looked_up_too_late_is_named(loop):
+    layers, h = [block() for _ in range(3)], point()
+    for item in loop:
+
+        def region(h):
+            h = layers[item](h) if isinstance(item, int) else item(h) if callable(item) else h * item  # noqa: B023
+            return h.sin()
+
+        h = checkpoint(region, h)
+    with pytest.raises(CheckpointError, match="the name 'item' stood for something else"):
+        h.sum().backward()
+
+
+def test_defaults_and_inner_functions_are_watched():
+    first, second = point() * 1, point() * 1
+    for region in (lambda x, *, w=first: (x + w).sin(), lambda x, v=second, w=first: (x + v + w).sin()):
+        y = checkpoint(region, point())
+        first.add_(1)
+        with pytest.raises(CheckpointError, match="inplace"):
+            y.sum().backward()
+
+
+def test_a_flag_of_an_input_that_flips_is_noticed():
+    a, b = torch.ones(3), torch.ones(3, requires_grad=True)
+    y = checkpoint(lambda a, b: (a * b).sin(), a, b)
+    a.requires_grad_(True)
+    with pytest.raises(CheckpointError, match="requires_grad=False in forward"):
+        y.sum().backward()
+
+
+def test_generators_anywhere_in_the_arguments_are_replayed():
+    def noisy(x, given):
+        noise = torch.rand(x.shape, generator=given["torch"][0], dtype=x.dtype)
+        return (x * (noise + given["numpy"].rand())).sin()
+
+    def run(call):
+        x = point()
+        call(noisy, x, {"torch": [torch.Generator().manual_seed(1)], "numpy": numpy.random.RandomState(1)}).sum().backward()
+        return [x.grad]
+
+    same(run(checkpoint), run(lambda f, x, d: f(x, d)))
+    system = random.SystemRandom()
+    checkpoint(lambda x: x.sin() * (1 if system else 0), point()).sum().backward()
+
+
+def test_arguments_that_are_graphs_of_objects_take_no_time():
+    @dataclasses.dataclass
+    class Node:
+        parent: object
+        kids: list
+
+    root = Node(None, [])
+    root.kids = [Node(root, []) for _ in range(300)]
+    checkpoint(lambda x, tree: x.sin(), point(), root).sum().backward()
+
+
+def test_a_rerun_that_failed_can_be_tried_again():
+    calls = []
+
+    def fails_once(x):
+        calls.append(1)
+        if len(calls) == 2:
+            raise MemoryError("full")
+        return x.sin()
+
+    x = point()
+    loss = checkpoint(fails_once, x).sum()
+    with GraphExecGroup():
+        with pytest.raises(MemoryError):
+            loss.backward(retain_graph=True)
+        loss.backward()
+    assert torch.allclose(x.grad, x.cos())
+
+
+def test_the_debug_log_names_the_first_operator_that_differs():
+    calls = []
+
+    def region(x):
+        calls.append(1)
+        return (x.sin() if len(calls) == 1 else x.cos()).exp()[: 2 if len(calls) > 1 else 4].exp()
+
+    with pytest.raises(CheckpointError, match="the runs differ from operation 0 on"):
+        checkpoint(region, point(), debug=True).sum().backward()
+    calls.clear()
+
+    def later(x):
+        calls.append(1)
+        return x.sin().exp()[: 2 if len(calls) > 1 else 4].exp()
+
+    with pytest.raises(CheckpointError, match="the runs differ from operation 3 on"):
+        checkpoint(later, point(), debug=True).sum().backward()
+
+
+def test_a_graph_without_backward_dies_though_its_region_reads_a_global():
+    outputs = [point() * 1]
+    ref = weakref.ref(outputs[0])
+
+    def region(x):
+        return (x + outputs[0]).sin().exp()
+
+    outputs.append(checkpoint(region, point()))
+    outputs.clear()
+    assert ref() is None
+
+
 # -- selective recompute and offload -----------------------------------------------------------------------------------
 
 
@@ -342,6 +521,26 @@ def test_activations_on_disk_leave_memory_and_come_back(tmp_path):
     del out, out2
     assert not any(names for _, _, names in os.walk(tmp_path)), "files outlive their graph"
     same(gradients(offloaded, x, net), want)
+
+
+def test_a_graph_under_offload_dies_with_its_files_though_no_backward_came(tmp_path):
+    x, refs = point(20_000), []
+    for _ in range(3):
+        with offload_to_disk(str(tmp_path), min_bytes=2**16):
+            loss = (x * 2).sin().mean().exp()  # exp saves its own, small result
+        refs.append(weakref.ref(loss))
+    del loss
+    assert all(ref() is None for ref in refs) and not any(names for _, _, names in os.walk(tmp_path))
+
+
+def test_a_tensor_that_stayed_and_was_changed_raises_as_without_offload():
+    x = point()
+    with offload_to_cpu():
+        y = x.exp()
+    with torch.no_grad():
+        y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
 
 
 def test_weights_and_small_tensors_stay_where_they_are():

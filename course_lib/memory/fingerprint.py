@@ -5,7 +5,8 @@ from __future__ import annotations
 import traceback
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 
 def kind(tensor: torch.Tensor) -> tuple:
@@ -18,10 +19,12 @@ def value(tensor: torch.Tensor) -> tuple:
 
     Two different tensors have the same hash with a chance of about 2**-64.
     """
-    with torch.no_grad():
-        dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
+    if tensor.layout is not torch.strided or isinstance(tensor, FakeTensor):
+        return kind(tensor)  # sparse, nested, without data: there are no plain bits to read
+    with torch.no_grad(), _disable_current_modes():  # its operators are no part of the region
+        dense = tensor.detach().resolve_conj().resolve_neg()
         dense = torch.view_as_real(dense) if dense.is_complex() else dense
-        bits = dense.resolve_neg().contiguous().flatten().view(torch.uint8)
+        bits = dense.contiguous().flatten().view(torch.uint8)
         bits = torch.nn.functional.pad(bits, (0, -bits.numel() % 8)).view(torch.int64)
         mixed = bits * -7046029254386353131 + torch.arange(bits.numel(), device=bits.device) * 2862933555777941757
         mixed = (mixed ^ (mixed >> 31)) * -4658895280553007687  # int64 wraps around, as a hash should
@@ -71,8 +74,14 @@ class _Log(TorchDispatchMode):
         super().__init__()
         self.lines = lines
 
+    def __enter__(self):
+        self.lines.clear()  # each rerun anew
+        return super().__enter__()
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten.detach.default:  # the checkpoint's own
+            return out
         shapes = ", ".join(f"{str(a.dtype).removeprefix('torch.')}{list(a.shape)}" for a in args if isinstance(a, torch.Tensor))
         self.lines.append(f"{func}({shapes})   {saved_where()}")
         return out

@@ -10,6 +10,7 @@ second forward.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import weakref
@@ -25,26 +26,27 @@ class _Offload(saved_tensors_hooks):
         if isinstance(min_bytes, bool) or not isinstance(min_bytes, int) or min_bytes < 0:
             raise ValueError(f"min_bytes is a number of bytes, 0 or more; got {min_bytes!r}.")
         self.moved_bytes = self.kept_bytes = 0  # what travelled, and what stayed where it was
-        stored: dict = {}  # one copy for a tensor that several operators save: {id: (weak tensor, version, weak copy)}
+        stored: dict = {}  # one copy for a tensor that several operators save: {its place and version: weak copy}
 
         def pack(tensor):
             # A parameter is alive anyway: moving it frees nothing. A Linear saves a transposed view of its weight.
             owner = tensor._base if tensor._is_view() else tensor
             weight = owner.is_leaf and owner.requires_grad
-            if weight or tensor.nbytes < min_bytes or tensor.layout is not torch.strided:
+            if weight or tensor.nbytes < min_bytes or tensor.layout is not torch.strided or not store(None, tensor.device):
                 self.kept_bytes += tensor.nbytes
-                return tensor
-            ref, version, copy = stored.get(id(tensor), (lambda: None, None, lambda: None))
-            if ref() is tensor and version == tensor._version and copy() is not None:
+                return _Stays(tensor)
+            place = (id(tensor), tensor.data_ptr(), tensor._version, tensor.shape)
+            ref, copy = stored.get(place, (lambda: None, lambda: None))
+            if ref() is tensor and copy() is not None:
                 return copy()
-            copied = _Copy(store(tensor.detach()), tensor.device)
+            copied = _Copy(store(tensor.detach(), tensor.device), tensor.device)
             self.moved_bytes += tensor.nbytes
-            stored[id(tensor)] = weakref.ref(tensor), tensor._version, weakref.ref(copied)
+            stored[place] = weakref.ref(tensor, lambda _: stored.pop(place, None)), weakref.ref(copied)
             return copied
 
         def unpack(packed):
-            if not isinstance(packed, _Copy):
-                return packed
+            if isinstance(packed, _Stays):
+                return packed.checked()
             if packed.back is None or packed.back() is None:
                 tensor = load(packed.value, packed.device)
                 packed.back = weakref.ref(tensor)
@@ -65,6 +67,23 @@ class _Copy:
         self.value, self.device, self.back = value, device, None
 
 
+class _Stays:
+    """A tensor that stays. Detached: an operator that saves its own result would else be kept alive by its own graph."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor):
+        self.tensor, self.version = tensor.detach(), 0 if tensor.is_inference() else tensor._version
+
+    def checked(self):
+        if not self.tensor.is_inference() and self.tensor._version != self.version:
+            raise RuntimeError(
+                f"A tensor that backward needs (shape {tuple(self.tensor.shape)}) has been modified by an inplace operation since it "
+                "was saved. Change a copy, or call backward first."
+            )
+        return self.tensor
+
+
 def offload_to_cpu(min_bytes: int = 0, pin_memory: bool | None = None):
     """A context: tensors that autograd saves inside it wait in the CPU's memory until backward asks for them.
 
@@ -74,9 +93,9 @@ def offload_to_cpu(min_bytes: int = 0, pin_memory: bool | None = None):
     """
     pin = torch.accelerator.is_available() if pin_memory is None else pin_memory
 
-    def store(tensor):
-        if tensor.device.type == "cpu":
-            return tensor
+    def store(tensor, device):
+        if tensor is None:
+            return device.type != "cpu"
         rest = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pin)
         return rest.copy_(tensor, non_blocking=pin)
 
@@ -91,30 +110,37 @@ def offload_to_disk(folder: str | None = None, min_bytes: int = 2**16):
 
     folder: where the files go; a temporary folder by default. Each file is deleted when its graph is.
     """
-    where = tempfile.TemporaryDirectory(prefix="activations-", dir=folder)
+    where = tempfile.mkdtemp(prefix="activations-", dir=folder)
     number = iter(range(2**62))
 
-    def store(tensor):
-        path = os.path.join(where.name, f"{next(number)}.pt")
+    def store(tensor, device):
+        if tensor is None:
+            return True
+        path = os.path.join(where, f"{next(number)}.pt")
         torch.save(tensor.cpu().clone(), path)  # a clone: of a view, else the whole storage would be written
-        return _File(path)
+        return _File(path, place)
 
     def load(file, device):
         return torch.load(file.path, weights_only=True).to(device)
 
-    offload = _Offload(store, load, min_bytes)
-    offload.folder = where  # lives as long as somebody holds the context or its tensors
-    return offload
+    place = _Folder(where)
+    return _Offload(store, load, min_bytes)
+
+
+class _Folder:
+    """Lives as long as somebody can still write into it or read from it."""
+
+    def __init__(self, path: str):
+        weakref.finalize(self, _remove, path, os.rmdir, os.getpid())
 
 
 class _File:
-    def __init__(self, path: str):
-        self.path = path
-        weakref.finalize(self, _remove, path)
+    def __init__(self, path: str, folder: _Folder):
+        self.path, self.folder = path, folder
+        weakref.finalize(self, _remove, path, os.remove, os.getpid())
 
 
-def _remove(path: str) -> None:
-    try:
-        os.remove(path)
-    except OSError:
-        pass
+def _remove(path: str, how, process: int) -> None:
+    if os.getpid() == process:  # a forked child leaves its parent's files alone
+        with contextlib.suppress(OSError):
+            how(path)

@@ -15,25 +15,30 @@ import weakref
 
 import torch
 
-from .randomness import source_of
+
+def leaves_in(value) -> list:
+    """Everything inside a value that is no container: lists, tuples, dicts and dataclasses are looked into, each once."""
+    found, seen, todo = [], set(), [value]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, (list, tuple)):
+            parts = value
+        elif isinstance(value, dict):
+            parts = value.values()
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            parts = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+        else:
+            found.append(value)
+            continue
+        if id(value) not in seen:
+            seen.add(id(value))
+            todo.extend(parts)
+    return found
 
 
-DEEP = 12  # containers inside containers: a structure that holds itself ends here
-
-
-def tensors_in(value, depth: int = DEEP) -> list:
-    """Every tensor inside a value: lists, tuples, dicts and dataclasses are looked into."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        parts = value
-    elif isinstance(value, dict):
-        parts = value.values()
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    else:
-        return []
-    return [tensor for part in parts for tensor in tensors_in(part, depth - 1)] if depth else []
+def tensors_in(value) -> list:
+    """Every tensor inside a value."""
+    return [leaf for leaf in leaves_in(value) if isinstance(leaf, torch.Tensor)]
 
 
 def version_of(tensor: torch.Tensor) -> int:
@@ -41,43 +46,57 @@ def version_of(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def rebuilt(value, change, leaf=torch.Tensor, depth: int = DEEP):
+def rebuilt(value, change, leaf=torch.Tensor, made=None):
     """The same structure with `change(part)` in place of every `leaf` in lists, tuples and dicts.
 
-    The containers are new ones: what is later appended to the caller's list does not show in them.
+    The containers are new ones: what is later appended to the caller's list does not show in them. What was one object in
+    several places is one object again.
     """
+    made = {} if made is None else made
+    if id(value) in made:
+        return made[id(value)]
     kind = type(value)
     if isinstance(value, leaf):
-        return change(value)
-    if not depth:
+        new = change(value)
+    elif kind is list:
+        new = made[id(value)] = []  # before its parts: a list may hold itself
+        new.extend([rebuilt(part, change, leaf, made) for part in value])
+    elif kind is dict:
+        new = made[id(value)] = {}
+        new.update({key: rebuilt(part, change, leaf, made) for key, part in value.items()})
+    elif kind is tuple:
+        new = tuple([rebuilt(part, change, leaf, made) for part in value])
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        new = kind(*(rebuilt(part, change, leaf, made) for part in value))
+    else:
         return value
-    if kind is list or kind is tuple:
-        return kind([rebuilt(part, change, leaf, depth - 1) for part in value])
-    if kind is dict:
-        return {key: rebuilt(part, change, leaf, depth - 1) for key, part in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return kind(*(rebuilt(part, change, leaf, depth - 1) for part in value))
-    return value
+    made[id(value)] = new
+    return new
 
 
 @functools.lru_cache(maxsize=4096)
 def _globals_read(code: types.CodeType) -> tuple:
     """Names that a function reads from its module. In a notebook those are the variables of other cells."""
-    return tuple(sorted({i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}))
+    found = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    for inner in code.co_consts:  # lambdas and comprehensions inside it
+        if isinstance(inner, types.CodeType):
+            found.update(_globals_read(inner))
+    return tuple(sorted(found))
+
+
+_PLAIN = (int, float, str, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+_WATCHED = (torch.Tensor, torch.nn.Module, *_PLAIN)
 
 
 def names_of(function) -> dict:
-    """{name: the object behind it} for tensors, modules, generators and containers of tensors that a function reaches.
+    """{name: the object behind it} for what a function reaches by name: closure, globals, defaults, bound arguments.
 
-    Looked at are closures, globals that its code reads, defaults, and what functools.partial has bound. Not looked at is
-    the code of the functions that it calls.
+    Containers are not looked into, nor is the code of the functions that it calls.
     """
     found: dict = {}
     while isinstance(function, functools.partial):
-        for i, value in enumerate(function.args):
-            _note(found, f"argument {i} of the partial", value)
-        for name, value in function.keywords.items():
-            _note(found, name, value)
+        found.update({f"argument {i} of the partial": value for i, value in enumerate(function.args)})
+        found.update(function.keywords)
         function = function.func
     function = getattr(function, "__func__", function)  # a method's function
     code = getattr(function, "__code__", None)
@@ -85,74 +104,80 @@ def names_of(function) -> dict:
         return found
     for name, cell in zip(code.co_freevars, function.__closure__ or ()):
         try:
-            _note(found, name, cell.cell_contents)
+            found[name] = cell.cell_contents
         except ValueError:  # a name without a value yet
             continue
     known = function.__globals__
-    for name in _globals_read(code):
-        if name in known:
-            _note(found, name, known[name])
-    for value in function.__defaults__ or ():
-        _note(found, "a default value", value)
+    found.update({name: known[name] for name in _globals_read(code) if name in known})
+    found.update({f"default {i}": value for i, value in enumerate(function.__defaults__ or ())})
+    found.update(function.__kwdefaults__ or {})
     return found
 
 
-def _note(found: dict, name: str, value) -> None:
-    if isinstance(value, (torch.Tensor, torch.nn.Module, torch.Generator)) or source_of(value) is not None:
-        found[name] = value
-    elif type(value) in (list, tuple, dict) and len(value) < 64 and tensors_in(value):
-        found[name] = value
-
-
 class Outside:
-    """The versions of all tensors that go into a region, and what its names stand for. `changes()` says what moved."""
+    """The versions of all tensors that go into a region, and what its names stand for. `changes()` says what moved.
 
-    __slots__ = ("function", "arguments", "names", "versions")
+    Everything is held weakly: an input that an outer region recomputes must not be kept alive by the inner one, nor a
+    variable of the caller by a graph that is waiting for its backward.
+    """
+
+    __slots__ = ("function", "tensors", "names", "plain")
 
     def __init__(self, function, args, kwargs, names: dict):
-        self.function, self.names, self.versions = function, names, []
-        # Weakly: an input that an outer region recomputes must not be kept alive by the inner one.
-        self.arguments = []
-        for place, values in enumerate(args):
-            self._watch(place, values)
-        for place, values in kwargs.items():
-            self._watch(place, values)
+        self.function, self.tensors = function, []  # (weak tensor, version, requires_grad, what it is)
+        for place, values in (*enumerate(args), *kwargs.items()):
+            for tensor in (values,) if isinstance(values, torch.Tensor) else tensors_in(values):
+                self._watch(tensor, place)
+        names = {name: value for name, value in names.items() if isinstance(value, _WATCHED)}
+        self.plain = {name: value for name, value in names.items() if isinstance(value, _PLAIN)}
+        self.names = {
+            name: (weakref.ref(value), version_of(value) if isinstance(value, torch.Tensor) else 0)
+            for name, value in names.items()
+            if name not in self.plain
+        }
 
-    def _watch(self, place, values) -> None:
-        for tensor in (values,) if isinstance(values, torch.Tensor) else tensors_in(values):
-            self.arguments.append((weakref.ref(tensor), version_of(tensor), place))
+    def _watch(self, tensor, what) -> None:
+        self.tensors.append((weakref.ref(tensor), version_of(tensor), tensor.requires_grad, what))
 
     def watch_weight(self, weight: torch.Tensor) -> None:
         """A leaf that autograd saved. An optimizer's step between forward and backward would change it."""
-        self.versions.append((weakref.ref(weight), version_of(weight), None))
+        self._watch(weight, None)
 
     def forward_ended(self) -> None:
         """What the region itself moved (a counter, a running sum) is not held against it: its own doing is repeated."""
-        if not self.names:
+        if not self.names and not self.plain:
             return
         after = names_of(self.function)
-        self.names = {name: value for name, value in self.names.items() if after.get(name) is value}
-        for name, value in self.names.items():
-            for tensor in tensors_in(value):
-                self.versions.append((weakref.ref(tensor), version_of(tensor), name))
+        self.plain = {name: value for name, value in self.plain.items() if after.get(name) is value}
+        for name, (ref, version) in list(self.names.items()):
+            value = after.get(name)
+            if value is None or value is not ref():
+                del self.names[name]
+            elif isinstance(value, torch.Tensor) and version_of(value) == version:
+                self._watch(value, f"{name!r}, which the function reads from outside,")
 
     def changes(self) -> str | None:
         """One sentence about the first thing that is not as it was, or None."""
-        for place, (ref, version, name) in enumerate((*self.arguments, *self.versions)):
+        for ref, version, needed_grad, what in self.tensors:
             tensor = ref()
-            if tensor is not None and version_of(tensor) != version:
-                what = "a weight" if name is None else f"{name!r}, which the function reads from outside,"
-                what = f"argument {name!r}" if place < len(self.arguments) else what
+            if tensor is None or version_of(tensor) == version and tensor.requires_grad == needed_grad:
+                continue
+            what = "a weight" if what is None else what if str(what).startswith("'") else f"argument {what!r}"
+            if tensor.requires_grad != needed_grad:
+                return f"{what} (shape {tuple(tensor.shape)}) had requires_grad={needed_grad} in forward, and has not now."
+            return (
+                f"{what} (shape {tuple(tensor.shape)}) has been modified by an inplace operation: it was at version {version} and "
+                f"is at {tensor._version} now (views of one storage count together). Change a copy, or call backward first."
+            )
+        if not self.names and not self.plain:
+            return None
+        now = names_of(self.function)
+        moved = [name for name, (ref, _) in self.names.items() if ref() is None or now.get(name) is not ref()]
+        moved += [name for name, value in self.plain.items() if now.get(name) is not value and now.get(name) != value]
+        for name in moved:
+            if isinstance(now.get(name), _WATCHED):
                 return (
-                    f"{what} (shape {tuple(tensor.shape)}) has been modified by an inplace operation: it was at version "
-                    f"{version} and is at {tensor._version} now. Change a copy, or call backward first."
+                    f"the name {name!r} stood for something else in forward, and the function looks it up again. Pass it as an "
+                    "argument, or bind it (functools.partial, a default value)."
                 )
-        if self.names:
-            now = names_of(self.function)
-            for name, value in self.names.items():
-                if now.get(name) is not value and isinstance(value, (torch.nn.Module, torch.Tensor)):
-                    return (
-                        f"the name {name!r} stood for another object in forward, and the function looks it up again. Pass the "
-                        f"{type(value).__name__} as an argument, or bind it (functools.partial, a default value)."
-                    )
         return None
