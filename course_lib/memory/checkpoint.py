@@ -297,6 +297,7 @@ def checkpoint(
         devices.add(torch.device("cuda", torch.cuda.current_device()))
     names = names_of(function)
     draws = Draws(devices, filter(None, map(source_of, (*given, *names.values())))) if preserve_rng_state else None
+    del given  # this frame must not keep the inputs of a region inside a region alive
     region = Region(
         function,
         names,
