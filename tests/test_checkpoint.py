@@ -15,7 +15,7 @@ from torch.utils.checkpoint import GraphExecGroup
 
 from course_lib.experiments import bench_checkpoint as bench
 from course_lib.experiments.contract import implementations, rows
-from course_lib.experiments.contract_rows import block, gradients, point, same
+from course_lib.experiments.contract_tools import block, gradients, point, same
 from course_lib.measure import Meter
 from course_lib.memory import CheckpointError, checkpoint, checkpoint_sequential
 from course_lib.memory.offload import offload_to_cpu, offload_to_disk

@@ -66,9 +66,10 @@ def _their_selective(*chosen):
 
 def rows() -> list[Row]:
     """All rows, in the order of the table."""
-    from . import contract_rows, contract_strict
+    from . import contract_graph, contract_rows, contract_strict
 
-    return [Row(words(f), f) for f in contract_rows.ROWS] + [Row(words(f), f, True) for f in contract_strict.ROWS]
+    common = [Row(words(f), f) for f in (*contract_rows.ROWS, *contract_graph.ROWS)]
+    return common + [Row(words(f), f, strict=True) for f in contract_strict.ROWS]
 
 
 def words(function) -> str:

@@ -136,10 +136,10 @@ class Region:
                 raise self.log.explained(error) if self.log else error
         tensor, version = slot.filled.get(call, (None, None))
         if tensor is None:
-            overlap = " Performing two backward calls that overlap is not allowed in one GraphExecGroup." if _exec_group() else ""
             raise CheckpointError(
                 "Unpack is being triggered for a tensor that was already unpacked once: a recomputed tensor is freed when "
-                f"backward has read it. Read ctx.saved_tensors once and keep the result.{overlap}"
+                "backward has read it. Read ctx.saved_tensors once and keep the result."
+                + (" Performing two backward calls that overlap is not allowed in one group." if _exec_group() else "")
             )
         slot.filled[call] = (None, None)
         if version_of(tensor) != version:
@@ -164,14 +164,15 @@ class Region:
                 if self.ambient != ambient(self.device_types):
                     around.enter_context(restored(self.ambient, self.device_types))
                 around.enter_context(self.recompute_context)
-                with saved_tensors_hooks(self.refill(call, differing, second), lambda tensor: tensor), torch.enable_grad():
+                refill = self.refill(call, differing, second)
+                with saved_tensors_hooks(refill, lambda tensor: tensor), torch.enable_grad():
                     self.function(*args, **kwargs)
         except _Enough:
             pass
         except BaseException as error:
             del self.reruns[call]  # a second try begins anew
             if isinstance(error, Exception) and not isinstance(error, CheckpointError):
-                error.add_note("This was raised while a checkpointed region was run again in backward; its forward had gone well.")
+                error.add_note("Raised while a checkpointed region was run again in backward; its forward had gone well.")
             raise
         self.compare(call, differing)
 
@@ -187,8 +188,8 @@ class Region:
                     self.backward_inside = True
                     return tensor
                 raise CheckpointError(
-                    "The region was trying to save more tensors during recomputation than during the original forward pass. Its "
-                    "operations depend on something that has changed: a mode (train, eval), a flag, a cache."
+                    "The region was trying to save more tensors during recomputation than during the original forward pass. "
+                    "Its operations depend on something that has changed: a mode (train, eval), a flag, a cache."
                 )
             slot = self.slots[i]()
             if slot is not None:  # it may be gone: then a part of the graph was freed before, and nobody asks any more
@@ -210,8 +211,8 @@ class Region:
         if self.reruns[call] != len(self.slots):
             raise CheckpointError(
                 "A different number of tensors was saved during the original forward and recomputation: "
-                f"{len(self.slots)} then, {self.reruns[call]} now. The region took another path: look for a mode (train, eval), "
-                "a flag, a cache or a random choice that is not the same any more."
+                f"{len(self.slots)} then, {self.reruns[call]} now. The region took another path: look for a mode (train, "
+                "eval), a flag, a cache or a random choice that is not the same any more."
             )
         if differing:
             raise CheckpointError(describe_difference(differing, len(self.slots)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 
 import torch
@@ -35,8 +34,9 @@ class SecondRun:
 
     def __enter__(self):
         _running.depth = getattr(_running, "depth", 0) + 1
-        hooks = (register_module_forward_pre_hook(self.remember), register_module_forward_hook(self.put_back)) if self.norms else ()
-        self.hooks = hooks
+        self.hooks = ()
+        if self.norms:
+            self.hooks = register_module_forward_pre_hook(self.remember), register_module_forward_hook(self.put_back)
         return self
 
     def __exit__(self, *error):
@@ -50,7 +50,8 @@ class SecondRun:
         if isinstance(module, _NormBase) and module.training and module.track_running_stats and self.mine():
             own = list(module.buffers(recurse=False))
             self.buffers.update(buffer.data_ptr() for buffer in own)
-            with torch.no_grad(), _disable_current_modes():  # the copies are none of a meter's or a selective rerun's business
+            # the copies are none of a meter's business, nor of a selective rerun's
+            with torch.no_grad(), _disable_current_modes():
                 self.before[module] = [(buffer, buffer.clone()) for buffer in own]
 
     def put_back(self, module, inputs=None, output=None):
