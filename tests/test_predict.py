@@ -14,6 +14,7 @@ from course_lib.experiments.bench_predict import SETTINGS
 from course_lib.experiments.named import GPTS, named
 from course_lib.experiments.predict_main import main
 from course_lib.measure import Meter, PredictError, Trace, predict
+from course_lib.measure.predict import _metered_parts
 from course_lib.measure.rules import ALLOCATOR_BLOCK
 
 MIB = 2**20
@@ -97,6 +98,47 @@ def test_your_own_model_is_predicted_by_twins_and_stays_as_it_is():
     with Meter(model, optimizer, device="cpu") as meter:
         step(model, optimizer)
     assert predicted.peak_by_category == meter.trace.peak_by_category and predicted.baseline_bytes == meter.trace.baseline_bytes
+
+
+def averaged(model, optimizer):
+    averages = torch.optim.swa_utils.AveragedModel(model)
+    return lambda: averages.update_parameters(model)
+
+
+def scheduled(model, optimizer):
+    return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5).step
+
+
+def moved(model, optimizer):
+    model.double().float()
+    return lambda: None
+
+
+@pytest.mark.parametrize("beside", [averaged, scheduled, moved])
+@pytest.mark.parametrize("optimizer", ["NAdam", "Adagrad", "Rprop", "SGD"])
+def test_what_real_loops_do_beside_training_is_predicted_too(beside, optimizer):
+    def step():
+        model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+        update = getattr(torch.optim, optimizer)(model.parameters(), lr=0.01)
+        after = beside(model, update)
+        for _ in range(2):
+            model(torch.randn(8, 16)).square().mean().backward()
+            update.step()
+            after()
+            update.zero_grad()
+
+    predicted = predict(step)
+    measured, _ = _metered_parts(step, None)
+    assert predicted.peak_by_phase == measured.peak_by_phase
+    assert predicted.peak_by_category == measured.peak_by_category
+
+
+def test_a_prediction_leaves_no_tensor_without_data_behind_in_the_courses_own_data():
+    from course_lib.experiments import data
+
+    data._digits.cache_clear()
+    predict(lambda: nn.Linear(64, 10)(data.digits(8)[0]).sum().backward())
+    assert data.digits(8)[0].sum().item() > 0
 
 
 # -- big models, nothing allocated -------------------------------------------------------------------------------------
@@ -237,6 +279,7 @@ OUTSIDE = nn.Linear(3, 3)
         (lambda: torch.ones(3), "never ran backward"),
         (lambda: [][0], "raised IndexError"),
         (lambda: torch.ones(3).numpy().sum(), "NumPy|raised"),
+        (lambda: torch.ones(3, device="cuda", requires_grad=True).sum().backward(), "target='cuda'"),
     ],
 )
 def test_a_step_that_cannot_be_predicted_gets_one_sentence(step, sentence):

@@ -5,16 +5,18 @@ from __future__ import annotations
 from functools import lru_cache
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 @lru_cache(maxsize=1)
-def _digits() -> tuple[torch.Tensor, torch.Tensor]:
+def _digits():
+    """NumPy arrays: a tensor that is made while a prediction runs has no data, and must not be what is remembered."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
-    pixels = torch.tensor(images, dtype=torch.float64) / 16
-    order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
-    return pixels[order], torch.tensor(labels, dtype=torch.int64)[order]
+    with _disable_current_modes():
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0)).numpy()
+    return images[order] / 16, labels[order].astype("int64")
 
 
 def digits(samples: int | None = None, dtype=torch.float32, image: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
@@ -23,7 +25,7 @@ def digits(samples: int | None = None, dtype=torch.float32, image: bool = False)
     pixels (samples, 64) in 0..1, or (samples, 1, 8, 8) with `image`; labels (samples,) of int64 in 0..9.
     Source: scikit-learn's `load_digits`, the UCI optical recognition of handwritten digits test set.
     """
-    pixels, labels = _digits()
+    pixels, labels = map(torch.tensor, _digits())
     if samples is not None and not 0 < samples <= len(pixels):
         raise ValueError(f"There are {len(pixels)} digits; ask for 1 to {len(pixels)} of them, not {samples}.")
     x = pixels[:samples].to(dtype)

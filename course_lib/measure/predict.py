@@ -45,8 +45,8 @@ def predict(step, *, model=None, optimizer=None, target: str = "cpu") -> Trace:
         (model) or (model, optimizer): fake twins of yours, which stay as they are.
     target: "cpu", or "cuda" for the rules of `rules.py`.
 
-    Times in the trace mean nothing. An LSTM on a CPU is predicted too low: oneDNN returns a workspace that fake tensors do not
-    have. Raises PredictError for a step that looks at numbers (`.item()`, `if loss > 1:`, boolean
+    Times in the trace mean nothing. Not to the byte: an LSTM on a CPU (oneDNN returns a workspace that fake tensors do not
+    have), EmbeddingBag, sparse gradients. Raises PredictError for a step that looks at numbers (`.item()`, `if loss > 1:`, boolean
     masks), that mixes in tensors made outside, that trains nothing, or that raises; ValueError for an unknown target.
     """
     if target not in TARGETS:
@@ -63,9 +63,11 @@ def predict(step, *, model=None, optimizer=None, target: str = "cpu") -> Trace:
         _AsKernelsDo(),
         _explained(),
         _quiet(),
+        _movable(),
         torch.random.fork_rng([]),
         rules(),
     ):
+        fake.__deepcopy__ = lambda memo: fake  # a copied model (an EMA's) stays in the same world
         if model is not None:
             model, optimizer = twins(fake, model, optimizer, counters)
             arguments = (model,) if optimizer is None else (model, optimizer)
@@ -83,9 +85,15 @@ class _AsKernelsDo(TorchDispatchMode):
     """Where PyTorch's shape functions and its CPU kernels disagree, the kernels are right.
 
     Norms of a bf16 input: the kernels save mean and deviation in the dtype of the weights (or of the running statistics).
+    And a fake tensor on a device that this PyTorch was not built for would end the process: it is never made.
     """
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if kwargs and kwargs.get("device") is not None and torch.device(kwargs["device"]).type not in ("cpu", "meta"):
+            raise PredictError(
+                f"The step asks for the device {kwargs['device']}. A prediction runs on none: leave the device out of the function, "
+                "and pass target='cuda' for the rules of a GPU."
+            )
         out = func(*args, **(kwargs or {}))
         if func in _NORMS:
             kept = next((t.dtype for t in args[1:5] if isinstance(t, torch.Tensor)), out[1].dtype)
@@ -195,9 +203,29 @@ def _explained():
                 "The step uses a tensor that was made outside of it. Make model and data inside the function, or pass your model "
                 "as predict(step, model=model, optimizer=optimizer)."
             ) from error
+        if "not linked with support for" in text or "not compiled with CUDA" in text:
+            raise PredictError("The step asks for a GPU. Leave the device out, and pass target='cuda' for its rules.") from error
         if isinstance(error, RuntimeError) and "numpy" in text.lower():
             raise PredictError("The step turns a tensor into NumPy: in a prediction there are no numbers. Leave it out.") from error
         raise PredictError(f"The step raised {type(error).__name__}: {text.splitlines()[0] if text else ''}") from error
+
+
+@contextlib.contextmanager
+def _movable():
+    """`model.double()`, `.to(...)`: a module swaps fake parameters, which fails, where it gives real ones new data."""
+    swap = torch.utils.swap_tensors
+
+    def give_data(old, new):
+        if isinstance(old, FakeTensor):
+            old.data = new.data
+        else:
+            swap(old, new)
+
+    torch.utils.swap_tensors = give_data
+    try:
+        yield
+    finally:
+        torch.utils.swap_tensors = swap
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ class SecondRun:
     def remember(self, module, inputs):
         if isinstance(module, _NormBase) and module.training and module.track_running_stats and self.mine():
             own = list(module.buffers(recurse=False))
-            self.buffers.update(buffer.data_ptr() for buffer in own)
+            self.buffers.update(buffer.untyped_storage()._cdata for buffer in own)
             # the copies are none of a meter's business, nor of a selective rerun's
             with torch.no_grad(), _disable_current_modes():
                 self.before[module] = [(buffer, buffer.clone()) for buffer in own]
@@ -65,7 +65,7 @@ class SecondRun:
 
     def moves(self, tensor) -> bool:
         """Is this a statistic that a layer of the rerun has moved on, to be put back in a moment?"""
-        return bool(self.buffers) and tensor.data_ptr() in self.buffers
+        return bool(self.buffers) and tensor.untyped_storage()._cdata in self.buffers
 
 
 def has_norms(module) -> bool:
