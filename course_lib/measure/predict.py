@@ -57,16 +57,7 @@ def predict(step, *, model=None, optimizer=None, target: str = "cpu") -> Trace:
     rounding = ALLOCATOR_BLOCK if target == "cuda" else None
     counters = _counters(optimizer)
     rules = cuda_rules if target == "cuda" else contextlib.nullcontext
-    # allow_fallback_kernels: an operator without a shape function is never run on real zeros of the same size
-    with (
-        FakeTensorMode(allow_fallback_kernels=False) as fake,
-        _AsKernelsDo(),
-        _explained(),
-        _quiet(),
-        _movable(),
-        torch.random.fork_rng([]),
-        rules(),
-    ):
+    with without_data() as fake, rules():
         fake.__deepcopy__ = lambda memo: fake  # a copied model (an EMA's) stays in the same world
         if model is not None:
             model, optimizer = twins(fake, model, optimizer, counters)
@@ -79,6 +70,21 @@ def predict(step, *, model=None, optimizer=None, target: str = "cpu") -> Trace:
     if not any(record.phase == "backward" for record in trace.records):
         raise PredictError("The step never ran backward, so there is no training to predict. Does it call loss.backward()?")
     return dataclasses.replace(trace, source=PREDICTED, device=target)
+
+
+@contextlib.contextmanager
+def without_data():
+    """Tensors made in here have shapes and storages and no numbers. Gives the FakeTensorMode; errors come as PredictError."""
+    # allow_fallback_kernels: an operator without a shape function is never run on real zeros of the same size
+    with (
+        FakeTensorMode(allow_fallback_kernels=False) as fake,
+        _AsKernelsDo(),
+        _explained(),
+        _quiet(),
+        _movable(),
+        torch.random.fork_rng([]),
+    ):
+        yield fake
 
 
 class _AsKernelsDo(TorchDispatchMode):

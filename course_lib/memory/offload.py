@@ -35,7 +35,7 @@ class _Offload(saved_tensors_hooks):
             if weight or tensor.nbytes < min_bytes or tensor.layout is not torch.strided or not store(None, tensor.device):
                 self.kept_bytes += tensor.nbytes
                 return _Stays(tensor)
-            place = (id(tensor), tensor.data_ptr(), tensor._version, tensor.shape)
+            place = (id(tensor), tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor._version, tensor.shape)
             ref, copy = stored.get(place, (lambda: None, lambda: None))
             if ref() is tensor and copy() is not None:
                 return copy()
@@ -124,6 +124,21 @@ def offload_to_disk(folder: str | None = None, min_bytes: int = 2**16):
         return torch.load(file.path, weights_only=True).to(device)
 
     place = _Folder(where)
+    return _Offload(store, load, min_bytes)
+
+
+def offload_to_nowhere(min_bytes: int = 0):
+    """The same for a prediction, where tensors have no data: what is stored costs nothing, what comes back is new."""
+
+    def store(tensor, device):
+        if tensor is None:
+            return True
+        copy = tensor.clone()  # what is written is a copy of the view, alive for a moment
+        return copy.shape, copy.dtype
+
+    def load(stored, device):
+        return torch.empty(stored[0], dtype=stored[1], device=device)
+
     return _Offload(store, load, min_bytes)
 
 
