@@ -14,7 +14,7 @@ from course_lib.memory import schedule
 from course_lib.memory.ticks import ticks
 from course_lib.memory.trees import blocks_of, reruns
 
-from .anatomy import Anatomy, anatomy
+from .anatomy import Anatomy, anatomy, sketch
 from .setting import Setting
 
 
@@ -174,8 +174,14 @@ def _records(cast: Forecast) -> list:
     return out
 
 
-@lru_cache(maxsize=4096)
-def forecast(setting: Setting) -> Forecast:
-    """The Forecast of a setting. Raises DoesNotFit for a budgeted setting whose budget no schedule keeps."""
-    body = anatomy(setting)
+def forecast(setting: Setting, quick: bool = False) -> Forecast:
+    """The Forecast of a setting. Raises DoesNotFit for a budgeted setting whose budget no schedule keeps.
+
+    quick: by a sketch of the model's parts where they were not measured with this micro-batch yet.
+    """
+    return _forecast(setting, sketch(setting) if quick else anatomy(setting))
+
+
+@lru_cache(maxsize=1024)
+def _forecast(setting: Setting, body: Anatomy) -> Forecast:
     return Forecast(setting, body, tree_of(setting, body))
